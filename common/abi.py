@@ -6,10 +6,10 @@ from the start of the head, and its content in the tail:
     head:  word 0 │ word 1 │ offset of a │ word 3 │ offset of b
     tail:  length of a │ a, zero-padded to whole words │ length of b │ b, …
 
-Encode with `call_data(SELECTOR, bytes32(job_id), uint(issued_at), dynamic_bytes(signature))`. A static struct is the
-concatenated words of its fields, in the head (`static_struct`) or as one row of an `array`.
+Encode with `call_data(SELECTOR, bytes32(job_id), uint(issued_at), dynamic_bytes(signature))`. For a static struct,
+concatenate the words of its fields with `static_struct`, also for each element of an `array`.
 
-Decode with `uint_at(data, 1, 64)` or `bytes_at(data, 3)`. The second argument is the number of the word in the head.
+Decode with `uint_at(data, 1, 64)` or `bytes_at(data, 3)`. The second argument is the index of the word in the head.
 Decoding rejects values wider than their type, offsets into the head, offsets and lengths outside the data, and padding
 that is not zero. It ignores data after the last value.
 """
@@ -23,15 +23,12 @@ from common.keccak import keccak256
 from common.refusal import Refused
 
 Words = NewType("Words", bytes)
-"""Static content: a whole number of words."""
+"""Encoded value of a static type: one or more 32-byte words."""
 
 
 @attrs.frozen(slots=True)
 class Tail:
-    """Encoded content of a dynamic value, starting with the length.
-
-    `encode` puts the content in the tail and its offset in the head.
-    """
+    """Encoded value of a dynamic type: its length and its content. `encode` puts them in the tail."""
 
     content: bytes
 

@@ -33,6 +33,8 @@ class TokenDomain:
 
 @attrs.frozen(slots=True)
 class AddressBook:
+    """Chain, contract addresses and payment token of one deployment."""
+
     chain_id: int
     deploy_block: int
     job_registry: bytes
@@ -45,10 +47,10 @@ class AddressBook:
     @classmethod
     def parse(cls, raw: bytes) -> Self:
         """Read an address book from JSON. Raise Refused with the name of a missing, unknown or malformed key."""
-        return cls.of(parse(raw))
+        return cls.from_json(parse(raw))
 
     @classmethod
-    def of(cls, value: object) -> Self:
+    def from_json(cls, value: object) -> Self:
         """Read an address book from parsed JSON."""
         book = _read_object(value, None, _BOOK_KEYS)
         token_domain = _read_object(book["tokenDomain"], "tokenDomain", _TOKEN_DOMAIN_KEYS)
@@ -67,7 +69,7 @@ class AddressBook:
         )
 
     def as_json(self) -> dict[str, object]:
-        """Return the book as a JSON value, from which `of` reads an equal book."""
+        """Return the book as a JSON value, from which `from_json` reads an equal book."""
         return {
             "chainId": self.chain_id,
             "deployBlock": self.deploy_block,
@@ -93,7 +95,7 @@ class AddressBook:
         }
 
     def differences(self, reported: Self) -> list[str]:
-        """Return a line for each value that differs from the reported address book.
+        """Return a line for each of `labelled_values` that differs from the reported address book.
 
         >>> book = AddressBook(1, 0, bytes(20), bytes(20), bytes(20), bytes(20), 6, TokenDomain("Dollar", "1"))
         >>> book.differences(attrs.evolve(book, deploy_block=7, chain_id=5))
@@ -101,7 +103,9 @@ class AddressBook:
         """
         ours, theirs = self.labelled_values, reported.labelled_values
         return [
-            f"{fact}: expected {ours[fact]}, reported {theirs[fact]}" for fact in ours if ours[fact] != theirs[fact]
+            f"{label}: expected {ours[label]}, reported {theirs[label]}"
+            for label in ours
+            if ours[label] != theirs[label]
         ]
 
 

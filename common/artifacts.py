@@ -16,18 +16,19 @@ from common.keccak import keccak256
 
 CONTRACTS = ("AskRegistry", "DevToken", "IssuedToken", "IssuedTokenProxy", "JobRegistry", "ProviderRegistry")
 
-# ABI entries are the compiler's JSON. Their members depend on "type".
+# One function, event or error in the compiler's JSON. Its members depend on its "type".
 AbiEntry = Mapping[str, Any]
 
-# Errors of the Solidity language, which no ABI lists.
+# Solidity's built-in errors, which no ABI lists.
 _LANGUAGE_ERRORS = ("Error(string)", "Panic(uint256)")
 
 
 @attrs.frozen(slots=True)
 class Artifact:
-    """One compiled contract. A deployment sends `bytecode`, followed by the constructor's arguments.
+    """One compiled contract.
 
-    `errors` maps selectors to the names of the contract's errors.
+    To deploy the contract, send `bytecode` followed by the encoded constructor arguments. `errors` has the names of the
+    contract's errors by selector.
     """
 
     name: str
@@ -93,18 +94,18 @@ ERROR_NAMES: Mapping[bytes, str] = _collect_error_names()
 """Names of all errors that the contracts can revert with, keyed by selector."""
 
 
-def decode_error(revert_data: bytes) -> str | None:
+def decode_error_name(revert_data: bytes) -> str | None:
     """Return the name of the error that a call reverted with, or None for an unknown error."""
     return ERROR_NAMES.get(bytes(revert_data[:4]))
 
 
 def _signature_of(artifact: Artifact, kind: str, name: str) -> bytes:
-    found = [entry for entry in artifact.abi if entry["type"] == kind and entry["name"] == name]
-    if not found:
+    matching = [entry for entry in artifact.abi if entry["type"] == kind and entry["name"] == name]
+    if not matching:
         raise KeyError(f"{artifact.name} has no {kind} {name}")
-    if len(found) > 1:
+    if len(matching) > 1:
         raise ValueError(f"{artifact.name} has several {kind}s named {name}")
-    return f"{name}({_parameter_types(found[0]['inputs'])})".encode()
+    return f"{name}({_parameter_types(matching[0]['inputs'])})".encode()
 
 
 def _parameter_types(inputs: Sequence[AbiEntry]) -> str:

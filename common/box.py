@@ -19,8 +19,8 @@ KEY_BYTES: Final = 32
 SEAL_OVERHEAD_BYTES: Final = 48
 
 _FIELD_PRIME: Final = 2**255 - 19
-# u-coordinates of the points of order 1, 2, 4 and 8 on the curve and its twist. The shared secret with such a point
-# is always zero, so anyone could open a box that is sealed to such a point.
+# u-coordinates of the points of order 1, 2, 4 and 8 on the curve and its twist. As a public key, such a point makes the
+# shared secret zero, so anyone could open a box that is sealed to it.
 _LOW_ORDER_POINTS: Final = frozenset(
     {
         0,
@@ -44,7 +44,7 @@ class PublicKey:
         # X25519 ignores the top bit and reduces modulo p, so each point has several encodings.
         u = (int.from_bytes(self.raw, "little") & (2**255 - 1)) % _FIELD_PRIME
         if u in _LOW_ORDER_POINTS:
-            raise Refused("this X25519 public key is a low-order point")
+            raise Refused("an X25519 public key must not be a low-order point")
 
 
 @attrs.frozen(repr=False)

@@ -2,9 +2,9 @@
 
     input of the envelope    {"svc_bundle": 1, "items": [{"custom_id"?, "input", "units_out"?}, …]}
     output of the result     {"svc_bundle": 1, "items": [{"custom_id"?, "status", …, "units_in", "units_out"}, …]}
-        completed            "output" and "usage"; charged
-        failed               "error": {"code"}; not charged
-        not_run              nothing more; not charged
+        completed            adds "output" and "usage"; charged
+        failed               adds "error": {"code"}; not charged
+        not_run              adds nothing; not charged
     evidence of a provider   {"svc_bundle": {"v": 1, "items": 500}, …}
 
 The result has every item, in the order of the envelope. Items are texts or embeddings.
@@ -39,7 +39,7 @@ _READER: Final = ObjectReader("a bundle", "malformed_bundle")
 
 @attrs.frozen(slots=True)
 class BundleItem:
-    """One request of a bundle. `units_out` replaces the output units of the input, and is 0 for embeddings."""
+    """One request of a bundle. `units_out` overrides the output units that follow from `input`; 0 for embeddings."""
 
     input: dict[str, object]
     custom_id: str | None = None
@@ -82,14 +82,14 @@ def read_bundle(model_input: Mapping[str, object]) -> tuple[BundleItem, ...]:
 
 
 def _read_request(value: object, param: str) -> BundleItem:
-    fields = _READER.fields(value, param, {"input"}, {"custom_id", "units_out"})
-    model_input = _READER.members(fields["input"], f"{param}.input")
+    fields = _READER.read_fields(value, param, {"input"}, {"custom_id", "units_out"})
+    model_input = _READER.read_object(fields["input"], f"{param}.input")
     if is_bundle(model_input):
         raise _READER.refusal("an item must not be a bundle", param)
     return BundleItem(
         model_input,
         _read_custom_id(fields, param),
-        _READER.count(fields["units_out"], f"{param}.units_out") if "units_out" in fields else None,
+        _READER.read_count(fields["units_out"], f"{param}.units_out") if "units_out" in fields else None,
     )
 
 
@@ -112,22 +112,23 @@ def item_result_json(result: ItemResult) -> dict[str, object]:
 def read_bundle_output(output: object) -> tuple[ItemResult, ...]:
     """Read the items of a result's output. Refuse a malformed bundle as `malformed_bundle`."""
     return tuple(
-        read_item_result(value, f"items[{n}]") for n, value in enumerate(_read_items(_READER.members(output, "output")))
+        read_item_result(value, f"items[{n}]")
+        for n, value in enumerate(_read_items(_READER.read_object(output, "output")))
     )
 
 
 def read_item_result(value: object, param: str = "item") -> ItemResult:
     status = _read_status(value, param)
-    more = {"completed": {"output", "usage"}, "failed": {"error"}, "not_run": set()}[status]
-    fields = _READER.fields(value, param, {"status", "units_in", "units_out"} | more, {"custom_id"})
-    units_in, units_out = (_READER.count(fields[name], f"{param}.{name}") for name in ("units_in", "units_out"))
+    extra = {"completed": {"output", "usage"}, "failed": {"error"}, "not_run": set()}[status]
+    fields = _READER.read_fields(value, param, {"status", "units_in", "units_out"} | extra, {"custom_id"})
+    units_in, units_out = (_READER.read_count(fields[name], f"{param}.{name}") for name in ("units_in", "units_out"))
     if status != "completed" and (units_in or units_out):
         raise _READER.refusal(f"{param}: units_in and units_out must be 0 unless status is completed", param)
     return ItemResult(
         status=status,
         custom_id=_read_custom_id(fields, param),
         output=fields.get("output"),
-        usage=_READER.members(fields.get("usage", {}), f"{param}.usage"),
+        usage=_READER.read_object(fields.get("usage", {}), f"{param}.usage"),
         error_code=_read_error_code(fields["error"], f"{param}.error") if status == "failed" else None,
         units_in=units_in,
         units_out=units_out,
@@ -135,7 +136,7 @@ def read_item_result(value: object, param: str = "item") -> ItemResult:
 
 
 def _read_status(value: object, param: str) -> ItemStatus:
-    given = _READER.members(value, param).get("status")
+    given = _READER.read_object(value, param).get("status")
     for status in ITEM_STATUSES:
         if given == status:
             return status
@@ -143,13 +144,13 @@ def _read_status(value: object, param: str) -> ItemStatus:
 
 
 def _read_error_code(error: object, param: str) -> str:
-    return _READER.text(_READER.fields(error, param, {"code"})["code"], f"{param}.code", MAX_CODE_LENGTH)
+    return _READER.read_text(_READER.read_fields(error, param, {"code"})["code"], f"{param}.code", MAX_CODE_LENGTH)
 
 
 def bundle_units(items: Iterable[Units], rate_in: int, rate_out: int) -> int:
     """Return the `units_out` to order for these items. For completed items, this is the number of units to charge.
 
-    Refuse more units than an order can hold. Refuse a rate_in without a rate_out, because input units could not be
+    Refuse more units than fit in an order. Refuse a rate_in without a rate_out, because the input units could not be
     converted to output units.
     """
     total_in = total_out = 0
@@ -158,14 +159,14 @@ def bundle_units(items: Iterable[Units], rate_in: int, rate_out: int) -> int:
         total_out += item.units_out
     if rate_in and not rate_out:
         raise _READER.refusal("the order of a bundle must have a rate_out if it has a rate_in", "rate_out")
-    units = output_units(total_in, total_out, rate_in, rate_out)
+    units = convert_to_output_units(total_in, total_out, rate_in, rate_out)
     if units > MAX_UNITS:
-        raise _READER.refusal(f"the bundle needs {units} units_out; an order can hold at most {MAX_UNITS}", "units_out")
+        raise _READER.refusal(f"the bundle needs {units} units_out; an order can have at most {MAX_UNITS}", "units_out")
     return units
 
 
-def output_units(units_in: int, units_out: int, rate_in: int, rate_out: int) -> int:
-    """Return `units_out` plus the input converted to output units at the rates. Without rate_out, input is free."""
+def convert_to_output_units(units_in: int, units_out: int, rate_in: int, rate_out: int) -> int:
+    """Return `units_out` plus `units_in` converted at the ratio of the rates. Without rate_out, input is free."""
     return units_out + (-(-units_in * rate_in // rate_out) if rate_out else 0)
 
 
@@ -187,12 +188,12 @@ def announced_max_items(evidence: object) -> int | None:
 
 
 def _read_items(value: object) -> list[object]:
-    fields = _READER.fields(value, None, {BUNDLE_MEMBER, "items"})
+    fields = _READER.read_fields(value, None, {BUNDLE_MEMBER, "items"})
     _READER.require_version(fields, BUNDLE_MEMBER, VERSION)
-    return _READER.items(fields["items"], "items", 1, MAX_ITEMS)
+    return _READER.read_list(fields["items"], "items", 1, MAX_ITEMS)
 
 
 def _read_custom_id(fields: Mapping[str, object], param: str) -> str | None:
     if "custom_id" not in fields:
         return None
-    return _READER.text(fields["custom_id"], f"{param}.custom_id", MAX_CUSTOM_ID_CODE_POINTS)
+    return _READER.read_text(fields["custom_id"], f"{param}.custom_id", MAX_CUSTOM_ID_CODE_POINTS)

@@ -13,7 +13,7 @@ _MARK_WIDTH: Final = 7
 
 
 class CheckResult(StrEnum):
-    """Result of a check. UNKNOWN is for a check that could not be made."""
+    """Result of a check. UNKNOWN means that the check could not run."""
 
     RIGHT = "right"
     WRONG = "WRONG"
@@ -22,7 +22,7 @@ class CheckResult(StrEnum):
 
 @attrs.frozen(slots=True)
 class CheckRow:
-    """One line of the table. `result` is None for a fact, which is neither right nor wrong."""
+    """One line of the table. `what` names the check. `result` is None for a row that only shows a value."""
 
     what: str
     result: CheckResult | None
@@ -45,24 +45,26 @@ def wrong(what: str, detail: str, remedy: str = "") -> CheckRow:
 
 
 def unknown(what: str, detail: str, remedy: str = "") -> CheckRow:
-    """Return the row of a check that could not be made."""
+    """Return the row of a check that could not run."""
     return CheckRow(what, CheckResult.UNKNOWN, detail, remedy)
 
 
 def fact(what: str, detail: str, remedy: str = "") -> CheckRow:
-    """Return a row that shows a value without judging the value."""
+    """Return a row that shows a value without a result."""
     return CheckRow(what, None, detail, remedy)
 
 
 def right_or_wrong(what: str, is_right: bool, detail: str, remedy: str = "") -> CheckRow:
-    """Return a right row if `is_right` is True, otherwise a wrong row with the remedy."""
+    """Return the row of a check that passed if `is_right`, otherwise of one that failed, with the remedy."""
     return right(what, detail) if is_right else wrong(what, detail, remedy)
 
 
 def comparison_row(what: str, found: object, expected: object) -> CheckRow:
-    """Return a row that is right if both values are displayed as the same text, otherwise a wrong row with both."""
-    shown, wanted = readable_value(found), readable_value(expected)
-    return right(what, shown) if shown == wanted else wrong(what, f"{shown} (expected {wanted})")
+    """Return the row of a check that passed if both values have the same text, otherwise of one that failed."""
+    found_text, expected_text = readable_value(found), readable_value(expected)
+    if found_text == expected_text:
+        return right(what, found_text)
+    return wrong(what, f"{found_text} (expected {expected_text})")
 
 
 def readable_value(value: object) -> str:
@@ -91,9 +93,9 @@ def wrong_names(rows: Iterable[CheckRow]) -> list[str]:
 
 def check_lines(rows: Sequence[CheckRow], columns: int | None = None) -> str:
     """Return one line for each row, wrapped to the columns of a terminal."""
-    longest = max((len(row.what) for row in rows), default=0)
+    longest_name = max((len(row.what) for row in rows), default=0)
     # A name longer than `width` is wrapped together with its text.
-    width = longest if columns is None else min(longest, columns // 2)
+    width = longest_name if columns is None else min(longest_name, columns // 2)
     lines = []
     for row in rows:
         mark, name = f"{row.result or '':<{_MARK_WIDTH}}  ", f"{row.what:<{width}}  "
@@ -105,11 +107,11 @@ def check_lines(rows: Sequence[CheckRow], columns: int | None = None) -> str:
 
 
 def check_summary(rows: Sequence[CheckRow]) -> str:
-    """Return one line that names the wrong rows and counts the unknown ones."""
+    """Return one line with the names of the failed checks and the number of unknown ones."""
     names = wrong_names(rows)
     unknowns = sum(row.result is CheckResult.UNKNOWN for row in rows)
-    found = f"{len(names)} wrong: {', '.join(names)}" if names else "nothing is wrong"
-    return f"{found}; {unknowns} unknown" if unknowns else found
+    summary = f"{len(names)} wrong: {', '.join(names)}" if names else "nothing is wrong"
+    return f"{summary}; {unknowns} unknown" if unknowns else summary
 
 
 def check_table(rows: Sequence[CheckRow], columns: int | None = None) -> str:

@@ -64,13 +64,15 @@ def read_store_cid(text: object, param: str) -> Cid:
         number = 0
         for character in digits:
             number = number * 58 + (_BASE58_ALPHABET.find(character) if character in _BASE58_ALPHABET else 1 << 512)
-        if number < 1 << 8 * length and digits[:1] != "1":  # a leading 1 encodes a zero byte, with which no CID starts
+        if (
+            number < 1 << 8 * length and digits[:1] != "1"
+        ):  # a leading 1 encodes a zero byte, but no CID starts with one
             return read_binary_cid(number.to_bytes(length, "big"), param)
     return parse_cid(text, param)
 
 
 def read_binary_cid(raw: bytes, param: str) -> Cid:
-    """Read the binary CID of a link: a CIDv1, or a CIDv0, which is the bare multihash of a dag-pb block."""
+    """Read a CID in bytes: a CIDv1, or a CIDv0, which is only the multihash of a dag-pb block."""
     if len(raw) == 34 and raw[:2] == _SHA2_256_PREFIX:
         return Cid("dag-pb", raw[2:])
     if len(raw) == 36 and raw[0] == 1 and raw[1] in _CODEC_BY_CODE and raw[2:4] == _SHA2_256_PREFIX:
@@ -112,13 +114,13 @@ class UnixFsHasher:
         with memoryview(piece).cast("B") as rest:
             at = 0
             while at < len(rest):
-                # Close a full leaf only when more bytes follow: every file then ends with one open leaf.
+                # Close a full leaf only when more bytes follow, so that `finish` always finds one open leaf.
                 if self._leaf_size == self._profile.chunk_size:
                     self._close_leaf()
-                taken = min(self._profile.chunk_size - self._leaf_size, len(rest) - at)
-                self._leaf.update(rest[at : at + taken])
-                self._leaf_size += taken
-                at += taken
+                length = min(self._profile.chunk_size - self._leaf_size, len(rest) - at)
+                self._leaf.update(rest[at : at + length])
+                self._leaf_size += length
+                at += length
 
     def finish(self) -> Cid:
         self._close_leaf()
@@ -159,7 +161,7 @@ def cid_of(data: Piece, profile: ImportProfile | None = None) -> Cid:
 
 
 def dag_pb_leaf_cid(data: bytes) -> Cid:
-    """Return the id of a one-chunk file with a dag-pb leaf, as in CIDv0 imports."""
+    """Return the content id of a one-chunk file whose leaf is a dag-pb node, as in CIDv0 imports."""
     size = _encode_varint(len(data))
     unixfs = b"\x08\x02" + (_encode_field(0x12, data) if data else b"") + b"\x18" + size
     return Cid("dag-pb", hashlib.sha256(_encode_field(0x0A, unixfs)).digest())

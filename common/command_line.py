@@ -68,5 +68,5 @@ def completion_command(program: str) -> click.Command:
 
 
 def discard_output() -> None:
-    """Drop buffered output after a failed write. Otherwise the interpreter would fail to write it at exit."""
+    """Discard standard output after a failed write, so that the interpreter's flush at exit does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,8 +5,8 @@
     ct_hash   = keccak256(ciphertext)
     c         = keccak256(0x01 ‖ seed_wrap ‖ ct_hash)
 
-The commitment covers the ciphertext through its hash. An escrow, which receives only the wrap and the hash, can
-therefore check both against the chain without the payload.
+The commitment covers the ciphertext only through its hash. An escrow that has only `seed_wrap` and `ct_hash` can
+therefore check them against the commitment on the chain.
 """
 
 from typing import Final, Self
@@ -38,7 +38,7 @@ def sealed_length(plaintext_length: int) -> int:
 
 
 def commitment(seed_wrap: bytes, ct_hash: bytes) -> bytes:
-    """Return the 32 bytes `c` that an order signs. Refuse parts of the wrong length as `bad_container`."""
+    """Return the 32-byte commitment `c` that an order signs. Refuse arguments of wrong length as `bad_container`."""
     if len(ct_hash) != 32:
         raise Refused("a ciphertext hash must have 32 bytes", "ct_hash", "bad_container")
     return keccak256(ContainerHead(seed_wrap).encode() + ct_hash)
@@ -58,7 +58,7 @@ class CommitmentHasher:
     """Compute the commitment of a container from pieces of any size.
 
     Refuse a container as `too_short`, `bad_version` (already in `update`) or `bad_container`, in this order.
-    `bad_container` means that no plaintext gives a container of this length. Most truncated containers fail this check.
+    `bad_container` means that no plaintext has a container of this length, for example because bytes are missing.
     """
 
     __slots__ = ("_ciphertext", "_head", "_length")
@@ -84,14 +84,14 @@ class CommitmentHasher:
         if self._length < MIN_CONTAINER_BYTES:
             raise too_short_error(self._length)
         if not framing.is_sealed_length(self._length - HEAD_BYTES):
-            raise Refused(f"no plaintext gives a container of {self._length} bytes", code="bad_container")
+            raise Refused(f"no container has {self._length} bytes; this one may be truncated", code="bad_container")
         seed_wrap = ContainerHead.parse(self._head).seed_wrap
         ct_hash = self._ciphertext.digest()
         return ContainerCommitment(commitment(seed_wrap, ct_hash), seed_wrap, ct_hash, self._length)
 
 
 def commitment_of(container: Piece) -> ContainerCommitment:
-    """Return the commitment of a complete container. Makes no copies, unlike `CommitmentHasher`."""
+    """Return the commitment of a complete container. Unlike `CommitmentHasher`, copy no bytes."""
     head, ct_hash = _head_and_hash(container)
     return ContainerCommitment(keccak256(head + ct_hash), head[1:], ct_hash, memoryview(container).nbytes)
 
@@ -111,7 +111,7 @@ def _head_and_hash(container: Piece) -> tuple[bytes, bytes]:
     head = bytes(whole[:HEAD_BYTES])
     check_version(head[0])
     if not framing.is_sealed_length(length - HEAD_BYTES):
-        raise Refused(f"no plaintext gives a container of {length} bytes", code="bad_container")
+        raise Refused(f"no container has {length} bytes; this one may be truncated", code="bad_container")
     return head, keccak256(whole[HEAD_BYTES:])
 
 
@@ -130,13 +130,13 @@ class Opener(StreamOpener):
     """
 
     @classmethod
-    def with_dek(cls, dek: bytes) -> Self:
-        """Open with the data key that an escrow released. The seed wrap is ignored."""
-        return cls(lambda _head: dek)
+    def with_data_key(cls, key: bytes) -> Self:
+        """Open with a data key that an escrow released. Ignore the seed wrap."""
+        return cls(lambda _head: key)
 
     @classmethod
     def with_seed(cls, seed: bytes, chain_id: int, job_registry: bytes, owner: bytes) -> Self:
-        return cls.with_dek(data_key(seed, chain_id, job_registry, owner))
+        return cls.with_data_key(data_key(seed, chain_id, job_registry, owner))
 
     @classmethod
     def with_secret(cls, secret: SecretKey, chain_id: int, job_registry: bytes, owner: bytes) -> Self:
@@ -149,8 +149,8 @@ def seal(recipient: PublicKey, chain_id: int, job_registry: bytes, owner: bytes,
     return sealer.push(plaintext) + sealer.finish()
 
 
-def open_with_dek(dek: bytes, container: Piece) -> bytes:
-    return _open_whole(Opener.with_dek(dek), container)
+def open_with_data_key(key: bytes, container: Piece) -> bytes:
+    return _open_whole(Opener.with_data_key(key), container)
 
 
 def open_with_secret(secret: SecretKey, chain_id: int, job_registry: bytes, owner: bytes, container: Piece) -> bytes:

@@ -1,4 +1,4 @@
-"""Decode events and return values of the contracts into fields by name, following their ABI."""
+"""Decode events and return values of the contracts into dicts by field name, using the ABI."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,13 +18,13 @@ def event_values(artifact: Artifact, event: str, topics: Sequence[bytes], data: 
     (entry,) = (each for each in artifact.abi if each["type"] == "event" and each["name"] == event)
     indexed = [field for field in entry["inputs"] if field["indexed"]]
     if not topics or topics[0] != event_topic(artifact, event) or len(topics) != 1 + len(indexed):
-        raise Refused(f"this is not a log of {event}")
+        raise Refused(f"the log must be a log of the event {event}")
     plain = [field for field in entry["inputs"] if not field["indexed"]]
     return _decode_values(indexed, b"".join(topics[1:])) | _decode_values(plain, data)
 
 
 def returned_values(artifact: Artifact, function: str, data: bytes) -> dict[str, Any]:
-    """Return a function's results by name. For a static struct, return its fields."""
+    """Decode the return data of a function into its values by name. For a static struct, return the fields."""
     (entry,) = (each for each in artifact.abi if each["type"] == "function" and each["name"] == function)
     outputs = entry["outputs"]
     if len(outputs) == 1 and outputs[0]["type"] == "tuple":

@@ -20,8 +20,10 @@ M_contra = TypeVar("M_contra", bound=Message, contravariant=True)
 
 @attrs.frozen(slots=True)
 class SigningDomain(Generic[M_contra]):
-    """Signing domain with its separator. The type parameter lists the messages of the domain, so that the type checker
-    rejects a message in the wrong domain."""
+    """Signing domain and its hash, the separator.
+
+    The type parameter lists the messages of the domain, so that the type checker rejects other messages.
+    """
 
     domain: Domain
     separator: bytes = attrs.field(init=False, eq=False, repr=False)
@@ -48,7 +50,7 @@ class SigningDomain(Generic[M_contra]):
 
 
 class HasTabDomain(Protocol):
-    """Object that has the signing domain of tabs, such as `Domains`."""
+    """Any object with the signing domain of tabs, such as `Domains`."""
 
     @property
     def tabs(self) -> SigningDomain[TabKey | TabVoucher]: ...
@@ -56,6 +58,8 @@ class HasTabDomain(Protocol):
 
 @attrs.frozen(slots=True)
 class Domains:
+    """All signing domains of one deployment."""
+
     jobs: SigningDomain[Order | Cancel | Claim | Settle | Fail]
     providers: SigningDomain[SetIdentity | RequestCapacity]
     asks: SigningDomain[AskSnapshot]

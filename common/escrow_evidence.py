@@ -3,10 +3,10 @@
     report_data      = sha256(public key (32) ‖ "svc-coordinator-escrow-v1")
     mock measurement = sha256("svc-mock-measurement-v1" ‖ release (2))
 
-A client computes `report_data` itself before it seals to an escrow's key, so evidence for another key does not match.
-An escrow that hands over its keys checks the peer's evidence in the same way, against the key to which it seals them.
+Before a client seals to an escrow's key, the client computes `report_data` itself, so evidence for another key does not
+match. Before an escrow instance hands over its keys, it checks the evidence for the receiver's key in the same way.
 
-The measurement identifies the running software. The allowlist on the chain has an entry for each measurement. A mock
+A measurement identifies the running software. The allowlist on the chain lists the accepted measurements. A mock
 measurement identifies only the release, and proves nothing.
 """
 

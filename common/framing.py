@@ -2,7 +2,7 @@
 
     header (24) ‖ frame ‖ frame ‖ … ‖ last frame
 
-    inner frame   65,536 bytes of plaintext, tag MESSAGE, 65,553 bytes sealed
+    other frames  65,536 bytes of plaintext, tag MESSAGE, 65,553 bytes sealed
     last frame    1..65,536 bytes of plaintext, tag FINAL; 0 bytes only when the whole plaintext is empty
 
 Secretstream leaves frame lengths and tags to the application. Here each plaintext has exactly one framing, and the
@@ -64,14 +64,14 @@ class FrameSealer:
         _check_key(key)
         self._state = crypto_secretstream_xchacha20poly1305_state()
         self.header = crypto_secretstream_xchacha20poly1305_init_push(self._state, key)
-        self._full: bytes | None = None  # a full frame, held back because it may be the last
+        self._full: bytes | None = None  # a full frame, not sealed yet because it may be the last
         self._partial = bytearray()  # start of the next frame
         self._finished = False
 
     def push(self, piece: Piece) -> bytes:
         """Add a piece of plaintext. Return the sealed frames that are certainly not the last frame.
 
-        The last full frame is held back until more plaintext follows, so the result is often empty.
+        A full frame is sealed only when more plaintext follows, so the result is often empty.
         """
         if self._finished:
             raise RuntimeError("push() was called after finish(); use a new FrameSealer for another stream")
@@ -162,13 +162,13 @@ class FrameOpener:
         except CryptoError:
             raise self._mark_refused("a frame cannot be decrypted with this key") from None
         if self._tag not in (TAG_MESSAGE, TAG_FINAL):
-            raise self._mark_refused("a frame carries a tag that this format does not use")
+            raise self._mark_refused("a frame has a tag that this format does not use")
         self._opened_frames += 1
         return plaintext
 
-    def _mark_refused(self, why: str) -> Refused:
+    def _mark_refused(self, reason: str) -> Refused:
         self._refused = True
-        return Refused(why, code="undecryptable")
+        return Refused(reason, code="undecryptable")
 
 
 def _cut_frames(piece: Piece, partial: bytearray, size: int) -> list[bytes]:

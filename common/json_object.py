@@ -1,4 +1,4 @@
-"""Check and read JSON objects in payloads, results and messages. All errors of one format have the same code."""
+"""Validate parsed JSON in payloads, results and messages. All errors of one format have the same code."""
 
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -15,38 +15,38 @@ MAX_CODE_LENGTH: Final = 64  # characters of an error code or of the reason for 
 
 @attrs.frozen(slots=True)
 class ObjectReader:
-    """Reader of one format. Error messages contain `format_name`, and all errors have the code `error_code`."""
+    """Validator of parsed JSON in one format, which error messages call `format_name`."""
 
     format_name: str
     error_code: str
 
-    def fields(
+    def read_fields(
         self, value: object, param: str | None, required: Collection[str], optional: Collection[str] = ()
     ) -> dict[str, object]:
         """Return the object. Refuse a missing required member, and a member that is neither required nor optional."""
-        fields = self.members(value, param)
+        fields = self.read_object(value, param)
         for name in sorted(set(required) - fields.keys()):
             raise self.refusal(f"{member_path(param, name)} is missing", member_path(param, name))
         for name in sorted(fields.keys() - set(required) - set(optional)):
             raise self.refusal(f"{member_path(param, name)} is not a field of this format", member_path(param, name))
         return fields
 
-    def members(self, value: object, param: str | None) -> dict[str, object]:
+    def read_object(self, value: object, param: str | None) -> dict[str, object]:
         if not isinstance(value, dict):
             raise self.refusal(f"{param or self.format_name} must be a JSON object", param)
         return value
 
-    def items(self, value: object, param: str, minimum: int, maximum: int) -> list[object]:
+    def read_list(self, value: object, param: str, minimum: int, maximum: int) -> list[object]:
         if not isinstance(value, list) or not minimum <= len(value) <= maximum:
             raise self.refusal(f"{param} must be a list of {minimum} to {maximum} items", param)
         return value
 
-    def text(self, value: object, param: str, max_length: int) -> str:
+    def read_text(self, value: object, param: str, max_length: int) -> str:
         if not isinstance(value, str) or not 1 <= len(value) <= max_length:
             raise self.refusal(f"{param} must have 1 to {max_length} characters", param)
         return value
 
-    def count(self, value: object, param: str, maximum: int = MAX_UNITS) -> int:
+    def read_count(self, value: object, param: str, maximum: int = MAX_UNITS) -> int:
         try:
             count = read_count(value, param)
         except Refused as refusal:
@@ -55,7 +55,7 @@ class ObjectReader:
             raise self.refusal(f"{param} must be at most {maximum}", param)
         return count
 
-    def hex(self, value: object, length: int, param: str) -> bytes:
+    def read_hex(self, value: object, length: int, param: str) -> bytes:
         try:
             return read_hex(value, length, param)
         except Refused as refusal:

@@ -24,7 +24,9 @@ class _PycryptodomeKeccak256:
         return bytes(self._hash.digest())
 
 
-Keccak256: Any = _PycryptodomeKeccak256 if sha3 is None else sha3.keccak_256  # incremental: .update(data), .digest()
+Keccak256: Any = (
+    _PycryptodomeKeccak256 if sha3 is None else sha3.keccak_256
+)  # hash of several pieces: .update(data), .digest()
 
 
 def keccak256(data: bytes | bytearray | memoryview) -> bytes:

@@ -1,7 +1,7 @@
 """Derive keys from secrets by HKDF-SHA256 without salt, with one label per purpose.
 
-The info begins with the label, so a key for one purpose never equals a key for another. The fields after the label bind
-the key to a deployment and to an owner or a job. They have fixed lengths, so no two infos coincide.
+HKDF's `info` input starts with the label, so a key for one purpose never equals a key for another. The fields after the
+label bind the key to a deployment and to an owner or a job. They have fixed lengths, so the encoding is unambiguous.
 """
 
 import hashlib
@@ -30,14 +30,14 @@ def data_key(seed: bytes | bytearray, chain_id: int, job_registry: bytes, owner:
     """Return the key of a container's ciphertext.
 
     The key is bound to the owner because containers are public. If a stranger posts someone else's container, the
-    escrow derives a key with the stranger as owner, which does not open the container.
+    escrow derives a key for the stranger as owner, and this key does not open the container.
     """
     deployment = _deployment_bytes(chain_id, job_registry)
     return hkdf_sha256(_require_length(seed, SEED_BYTES), DATA_KEY_LABEL + deployment + _require_length(owner, 20))
 
 
 def result_data_key(seed: bytes, chain_id: int, job_registry: bytes, job_id: bytes) -> bytes:
-    """Return the key of a sealed result's ciphertext. It is bound to the job, so results cannot be swapped."""
+    """Return the key of a sealed result's ciphertext. The key is bound to the job, so results cannot be swapped."""
     deployment = _deployment_bytes(chain_id, job_registry)
     return hkdf_sha256(
         _require_length(seed, SEED_BYTES), RESULT_DATA_KEY_LABEL + deployment + _require_length(job_id, 32)
@@ -47,8 +47,8 @@ def result_data_key(seed: bytes, chain_id: int, job_registry: bytes, job_id: byt
 def result_key_from_signature(signature: bytes) -> SecretKey:
     """Derive a wallet's result key from the wallet's deterministic signature of `ResultKey`.
 
-    Results are sealed to this key. The signature's v must be 27 or 28: any other encoding of v would silently give
-    another key.
+    Results are sealed to this key. Raise ValueError unless the signature's v is 27 or 28, because another encoding of v
+    would silently give another key.
     """
     if _require_length(signature, 65)[64] not in (27, 28):
         raise ValueError("the signature's v must be 27 or 28")

@@ -12,8 +12,8 @@ from common.secp256k1 import Wallet
 def open_keystore(document: bytes | str, password: str) -> Wallet:
     """Decrypt a keystore and return its wallet. Refuse a malformed keystore and a wrong password.
 
-    These errors complete a sentence that begins with the file's name, such as "must be a JSON keystore file". The
-    keystore sets the cost of the key derivation, typically a second and hundreds of MiB of memory.
+    The message completes a sentence that starts with the file's name, such as "must be a JSON keystore file".
+    Decryption typically takes a second and hundreds of MiB of memory; the keystore sets this cost.
     """
     try:
         fields = json.loads(document)
@@ -21,10 +21,10 @@ def open_keystore(document: bytes | str, password: str) -> Wallet:
         raise Refused("must be a JSON keystore file") from None
     try:
         return Wallet(bytes(_account_class().decrypt(fields, password)))
-    except ValueError as wrong:
+    except ValueError as error:
         # eth-account reports a wrong password as a MAC mismatch.
-        why = "wrong password" if "MAC mismatch" in str(wrong) else str(wrong)
-        raise Refused(f"cannot be opened: {why}") from None
+        reason = "wrong password" if "MAC mismatch" in str(error) else str(error)
+        raise Refused(f"cannot be opened: {reason}") from None
     except (AttributeError, KeyError, TypeError, NotImplementedError):
         raise Refused("must be a JSON keystore file of version 3") from None
 

@@ -45,6 +45,8 @@ class FeeTerms:
 
 @attrs.frozen(slots=True)
 class Quote:
+    """Price of an order: `amount` is the sum of the other three."""
+
     cap: int
     fee: int
     gas_fee: int
@@ -53,7 +55,7 @@ class Quote:
 
 @attrs.frozen(slots=True)
 class Settlement:
-    """Shares of the collected amount. The three shares add up to exactly that amount."""
+    """Shares of the amount that was collected at the claim. The three shares add up to exactly this amount."""
 
     provider: int
     treasury: int
@@ -64,7 +66,7 @@ class Settlement:
 class CostParts:
     """Parts of the client's payment for a settled job.
 
-    The API calls `total` the cost. In the registry's events, cost is the provider's part only.
+    The API's `cost` is `total`, but the `cost` in the registry's events is only the provider's part.
     """
 
     provider: int
@@ -106,9 +108,9 @@ def quote(rate_in: int, rate_out: int, units_in: int, units_out: int, terms: Fee
 
 
 def cost(rate_in: int, rate_out: int, units_in: int, units_out: int, *, completion_tok: int) -> int:
-    """Return the provider's payment for `completion_tok` output units.
+    """Return the payment to the provider for `completion_tok` output units.
 
-    The payment never exceeds the cap, because more units than `units_out` are refused.
+    Refuse more units than `units_out`, so the payment never exceeds the cap.
     """
     if completion_tok > units_out:
         raise Refused(f"completion_tok must be at most the units_out of the order, {units_out}", "completion_tok")
@@ -129,7 +131,7 @@ def divide_payment(
 
 
 def cost_parts(provider: int, terms: FeeTerms) -> CostParts:
-    """Return the parts of the client's cost. `provider` is the payment to the provider."""
+    """Return the parts of a client's cost, of which `provider` is the payment to the provider."""
     return CostParts(provider, _fee(provider, terms), terms.gas_fee)
 
 

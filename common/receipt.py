@@ -77,7 +77,7 @@ class ReceiptMarket:
 
 @attrs.frozen(slots=True)
 class ProvedFact:
-    """One proved fact. `rests_on` names the signature, block or knowledge that proves the fact."""
+    """One fact of a receipt. `rests_on` names what proves the fact: a signature, a block, or the reader's knowledge."""
 
     name: str
     value: str
@@ -86,6 +86,8 @@ class ProvedFact:
 
 @attrs.frozen(slots=True)
 class ReceiptBlock:
+    """Block of a step. The caller must check that it belongs to the chain."""
+
     hash: bytes
     number: int
     time: int
@@ -105,12 +107,12 @@ class VerifiedReceipt:
         token = book.token_domain
         known = ReceiptMarket(book.chain_id, book.job_registry, book.paytoken, token.name, token.version)
         if self.market != known:
-            raise Refused("this receipt belongs to a different market than the address book", "market")
+            raise Refused("this receipt is for another market than the address book", "market")
 
 
 @attrs.frozen(slots=True)
 class JobEvents:
-    """Values of a job's events. `claimed` is None for a cancelled job."""
+    """Decoded events of a job: the post, the claim (None for a cancelled job) and the end."""
 
     posted: Mapping[str, Any]
     claimed: Mapping[str, Any] | None
@@ -123,7 +125,7 @@ class JobEvents:
 
 
 def receipt_claims(market: ReceiptMarket, events: JobEvents, order_signature: bytes) -> dict[str, Any]:
-    """Return a receipt without its steps, from the events of the job."""
+    """Return all fields of a receipt except `steps`, from the events of the job."""
     posted, order = events.posted, order_of(events.posted)
     terms = FeeTerms(fee_bps=posted["feeBps"], gas_fee=posted["gasFee"])
     amount = quotes.amount(order.rate_in, order.rate_out, order.units_in, order.units_out, terms)
@@ -145,15 +147,15 @@ def receipt_claims(market: ReceiptMarket, events: JobEvents, order_signature: by
 def find_order_signature(call_data: bytes, market: ReceiptMarket, posted: Mapping[str, Any]) -> bytes | None:
     """Find the owner's order signature in the calldata of the post, even inside a batch or multicall.
 
-    In ABI data, a word with the value 65 precedes a 65-byte value. Try the 65 bytes after each such word until a
+    In ABI data, a 65-byte value follows a word with its length. Try the 65 bytes after each word of value 65 until a
     signature recovers to the owner.
     """
     digest, length = market.orders.digest(order_of(posted)), (65).to_bytes(32, "big")
     at = call_data.find(length)
     while at >= 0:
-        found = call_data[at + 32 : at + 97]
-        if len(found) == 65 and recover_address(digest, found) == posted["owner"]:
-            return found
+        candidate = call_data[at + 32 : at + 97]
+        if len(candidate) == 65 and recover_address(digest, candidate) == posted["owner"]:
+            return candidate
         at = call_data.find(length, at + 1)
     return None
 
@@ -205,7 +207,7 @@ def _read_market(given: object) -> ReceiptMarket:
 
 def _read_steps(given: object) -> list[ReceiptStep]:
     if not isinstance(given, list) or not 2 <= len(given) <= 3:
-        raise Refused("steps must list the post, the claim (unless the job was cancelled) and the end", "steps")
+        raise Refused("steps must be the post, the claim (unless the job was cancelled) and the end", "steps")
     steps = [read_step(each, f"steps.{n}") for n, each in enumerate(given)]
     for n in range(1, len(steps)):
         if steps[n - 1].chain_position >= steps[n].chain_position:
@@ -228,22 +230,22 @@ def _proved_events(market: ReceiptMarket, steps: Sequence[ReceiptStep]) -> JobEv
             raise Refused(f"steps.{n}.log must be a log of the job registry", "market.job_registry")
         try:
             values.append(event_values(_JOB_REGISTRY_ARTIFACT, step.event, step.log.topics, step.log.data))
-        except Refused as wrong:
-            raise Refused(f"steps.{n}.log: {wrong.message}", f"steps.{n}.log") from None
+        except Refused as refusal:
+            raise Refused(f"steps.{n}.log: {refusal.message}", f"steps.{n}.log") from None
         if values[n]["jobId"] != values[0]["jobId"]:
             raise Refused(f"steps.{n} must belong to the job that steps.0 posts", f"steps.{n}.log")
     return JobEvents(values[0], values[1] if len(values) == 3 else None, values[-1], names[-1])
 
 
-def _check_claims(given: object, proved: object, at: str) -> None:
-    """Refuse the file if a claim, at path `at`, differs from the value that the proofs give."""
+def _check_claims(given: object, proved: object, path: str) -> None:
+    """Refuse the file if a claim at `path` or below differs from the value that the proofs give."""
     if isinstance(proved, dict):
         if not isinstance(given, dict) or given.keys() != proved.keys():
-            raise Refused(f"{at} must have exactly the fields {', '.join(proved)}", at)
+            raise Refused(f"{path} must have exactly the fields {', '.join(proved)}", path)
         for key, value in proved.items():
-            _check_claims(given[key], value, f"{at}.{key}" if at else key)
+            _check_claims(given[key], value, f"{path}.{key}" if path else key)
     elif given != proved or type(given) is not type(proved):
-        raise Refused(f"{at} is {given!r}, but the proofs give {proved!r}"[:400], at)
+        raise Refused(f"{path} is {given!r}, but the proofs give {proved!r}"[:400], path)
 
 
 def _check_signatures(market: ReceiptMarket, events: JobEvents, signature: bytes) -> None:
@@ -304,32 +306,32 @@ def _proved_facts(market: ReceiptMarket, events: JobEvents, steps: Sequence[Rece
     blocks = [f"block {step.header.number}" for step in steps]
     by_owner = f"the signature of {owner}"
     registry = f"chain {market.chain_id}, {hex_of(market.job_registry)}"
-    window = f"{order.sla_secs} s, model {order.model_id}"
-    found = [
+    terms = f"window of {order.sla_secs} s, model {order.model_id}"
+    facts = [
         ProvedFact("registry", registry, "your knowledge of this market's address"),
         ProvedFact("owner", owner, by_owner),
-        ProvedFact("order", f"{window}, {order.units_in} units in, {order.units_out} out at most", by_owner),
+        ProvedFact("order", f"{terms}, {order.units_in} units in, at most {order.units_out} units out", by_owner),
         ProvedFact("rates", f"{order.rate_in} in, {order.rate_out} out, per 10^6 units", by_owner),
         ProvedFact("commitment", hex_of(order.c), by_owner),
-        ProvedFact("payment", f"{amount} base units of {hex_of(market.token)} at most", by_owner),
+        ProvedFact("payment", f"at most {amount} base units of {hex_of(market.token)}", by_owner),
         ProvedFact("posted", f"{hex_of(steps[0].transaction)}, content {events.posted['taskCid']}", blocks[0]),
     ]
     if events.claimed is not None:
         claim = f"by provider {events.claimed['providerId']}, {hex_of(steps[1].transaction)}"
-        found += [ProvedFact("claimed", claim, blocks[1]), ProvedFact("collected", f"{amount} base units", blocks[1])]
+        facts += [ProvedFact("claimed", claim, blocks[1]), ProvedFact("collected", f"{amount} base units", blocks[1])]
     ended = events.ended
     if events.end_event == "JobSettled":
-        shares = f"{ended['cost']} to the provider, {ended['treasuryShare']} in fees, {ended['refund']} back"
-        found.append(
+        shares = f"{ended['cost']} to the provider, {ended['treasuryShare']} in fees, {ended['refund']} refunded"
+        facts.append(
             ProvedFact(
                 "result",
                 f"{ended['resultCid']}, {ended['completionTok']} units",
                 f"the provider's statement in {blocks[-1]}",
             )
         )
-        found.append(ProvedFact("shares", shares, blocks[-1]))
-    found.append(ProvedFact("ended", f"{events.end_event}, {hex_of(steps[-1].transaction)}", blocks[-1]))
-    return tuple(found)
+        facts.append(ProvedFact("shares", shares, blocks[-1]))
+    facts.append(ProvedFact("ended", f"{events.end_event}, {hex_of(steps[-1].transaction)}", blocks[-1]))
+    return tuple(facts)
 
 
 def _tab_facts(given: object, market: ReceiptMarket, events: JobEvents) -> tuple[ProvedFact, ...]:

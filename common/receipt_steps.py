@@ -1,4 +1,4 @@
-"""Build and read the steps of a receipt. A step has one event of the job, and proves that a block includes the event.
+"""Build and read the steps of a receipt. A step proves that a block includes one event of the job.
 
 header              the block's header; its keccak256 is `block`
 transaction_proof   from the header's transactions root to the transaction at `index`; its keccak256 is `transaction`
@@ -27,7 +27,7 @@ _MAX_PROOF_NODES: Final = 16
 
 @attrs.frozen(slots=True)
 class ReceiptStep:
-    """Proved event. `logs` holds all logs of the event's transaction."""
+    """Proved event. `logs` has all logs of the event's transaction, and `log_index` is the event's index in `logs`."""
 
     event: str
     header: Header
@@ -45,7 +45,9 @@ class ReceiptStep:
         return self.header.number, self.index, self.log_index
 
 
-def build_step(event: str, block: Mapping[str, Any], contents: BlockContents, index: int, log: int) -> dict[str, Any]:
+def build_step(
+    event: str, block: Mapping[str, Any], contents: BlockContents, index: int, log_index: int
+) -> dict[str, Any]:
     """Build the JSON of a step from a block that a node returned. Refuse an inconsistent block."""
     header, key = encode_header(block), trie_key(index)
     return {
@@ -53,39 +55,39 @@ def build_step(event: str, block: Mapping[str, Any], contents: BlockContents, in
         "block": hex_of(keccak256(header)),
         "header": hex_of(header),
         "index": str(index),
-        "log": str(log),
+        "log": str(log_index),
         "transaction": hex_of(keccak256(contents.transactions[index])),
         "transaction_proof": [hex_of(node) for node in build_trie(contents.transactions).proof(key)],
         "receipt_proof": [hex_of(node) for node in build_trie(contents.receipts).proof(key)],
     }
 
 
-def read_step(given: object, at: str) -> ReceiptStep:
+def read_step(given: object, path: str) -> ReceiptStep:
     if not isinstance(given, dict) or given.keys() != _STEP_FIELDS:
-        raise Refused(f"{at} must have exactly the fields {', '.join(sorted(_STEP_FIELDS))}", at)
+        raise Refused(f"{path} must have exactly the fields {', '.join(sorted(_STEP_FIELDS))}", path)
     event = given["event"]
     if not isinstance(event, str):
-        raise Refused(f"{at}.event must be a string", f"{at}.event")
-    header = read_header(read_hex_upto(given["header"], _MAX_HEADER_BYTES, f"{at}.header"), f"{at}.header")
-    if read_hex(given["block"], 32, f"{at}.block") != header.hash:
-        raise Refused(f"{at}.block must be the hash of {at}.header", f"{at}.block")
-    index, log = (read_uint(given[name], 32, f"{at}.{name}") for name in ("index", "log"))
-    transaction = _proved_value(given, header.transactions_root, index, f"{at}.transaction_proof")
-    if read_hex(given["transaction"], 32, f"{at}.transaction") != keccak256(transaction):
-        raise Refused(f"{at}.transaction must be the hash of the proved transaction", f"{at}.transaction")
+        raise Refused(f"{path}.event must be a string", f"{path}.event")
+    header = read_header(read_hex_upto(given["header"], _MAX_HEADER_BYTES, f"{path}.header"), f"{path}.header")
+    if read_hex(given["block"], 32, f"{path}.block") != header.hash:
+        raise Refused(f"{path}.block must be the hash of {path}.header", f"{path}.block")
+    index, log_index = (read_uint(given[name], 32, f"{path}.{name}") for name in ("index", "log"))
+    transaction = _proved_value(given, header.transactions_root, index, f"{path}.transaction_proof")
+    if read_hex(given["transaction"], 32, f"{path}.transaction") != keccak256(transaction):
+        raise Refused(f"{path}.transaction must be the hash of the proved transaction", f"{path}.transaction")
     receipt = read_receipt(
-        _proved_value(given, header.receipts_root, index, f"{at}.receipt_proof"), f"{at}.receipt_proof"
+        _proved_value(given, header.receipts_root, index, f"{path}.receipt_proof"), f"{path}.receipt_proof"
     )
-    if not receipt.succeeded or log >= len(receipt.logs):
+    if not receipt.succeeded or log_index >= len(receipt.logs):
         raise Refused(
-            f"{at}.log must be the index of one of {len(receipt.logs)} logs of a successful transaction",
-            f"{at}.log",
+            f"{path}.log must be the index of one of {len(receipt.logs)} logs of a successful transaction",
+            f"{path}.log",
         )
-    return ReceiptStep(event, header, index, log, keccak256(transaction), receipt.logs)
+    return ReceiptStep(event, header, index, log_index, keccak256(transaction), receipt.logs)
 
 
-def _proved_value(given: Mapping[str, Any], root: bytes, index: int, at: str) -> bytes:
-    nodes = given[at.rpartition(".")[2]]
+def _proved_value(given: Mapping[str, Any], root: bytes, index: int, path: str) -> bytes:
+    nodes = given[path.rpartition(".")[2]]
     if not isinstance(nodes, list) or len(nodes) > _MAX_PROOF_NODES:
-        raise Refused(f"{at} must be a list of at most {_MAX_PROOF_NODES} nodes", at)
-    return verify_proof(root, trie_key(index), [read_hex_upto(node, _MAX_NODE_BYTES, at) for node in nodes], at)
+        raise Refused(f"{path} must be a list of at most {_MAX_PROOF_NODES} nodes", path)
+    return verify_proof(root, trie_key(index), [read_hex_upto(node, _MAX_NODE_BYTES, path) for node in nodes], path)

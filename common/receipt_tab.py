@@ -1,9 +1,9 @@
-"""Build and check the member `tab` of a receipt: the transcript with allowed, delivered and charged units of a tab.
+"""Build and check the member `tab` of a receipt, which proves the allowed, delivered and charged units of a tab.
 
     {"result": base64 of the sealed result, "seed": the seed that opens only this result}
 
-The result must have the content id in the settle, so neither side can present another transcript. Everyone who has the
-receipt can read the tab's answers and the digests of its requests.
+The result contains the transcript. Its content id must be the one in the settle, so neither side can present another
+transcript. Everyone who has the receipt can read the tab's answers and the digests of its requests.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ _PROVED_BY_RESULT: Final = "the result that the settle names"
 
 
 def build_tab_member(sealed: bytes, keys: tuple[SecretKey, ...]) -> dict[str, str]:
-    """Return the member for a sealed result. Refuse a result that no key opens as `unseal_failed`."""
+    """Return the member `tab` for a sealed result. Refuse a result that no key opens as `unseal_failed`."""
     head = ContainerHead.parse(sealed)
     for key in keys[:-1]:
         try:
@@ -46,11 +46,11 @@ def tab_facts(  # noqa: PLR0917 - values of the receipt's events
     given: object, chain_id: int, job_registry: bytes, result_cid: str, order: TabOrder, domain: HasTabDomain
 ) -> list[tuple[str, str, str]]:
     """Return name, value and proof of each fact. Refuse a member that does not belong to this settle."""
-    fields = _READER.fields(given, TAB_FIELD, {"result", "seed"})
+    fields = _READER.read_fields(given, TAB_FIELD, {"result", "seed"})
     sealed = read_base64(fields["result"], _MAX_RESULT_BYTES, f"{TAB_FIELD}.result")
-    seed = _READER.hex(fields["seed"], _SEED_BYTES, f"{TAB_FIELD}.seed")
+    seed = _READER.read_hex(fields["seed"], _SEED_BYTES, f"{TAB_FIELD}.seed")
     if not _has_cid(sealed, parse_cid(result_cid, "end.result_cid")):
-        raise _READER.refusal("tab.result does not have the content id of the settle", f"{TAB_FIELD}.result")
+        raise _READER.refusal("tab.result must have the content id in the settle", f"{TAB_FIELD}.result")
     opener = ResultOpener(lambda _: result_data_key(seed, chain_id, job_registry, order.job_id))
     body = ResultBody.parse(opener.pull(sealed) + opener.finish())
     transcript = Transcript.read(body.output)

@@ -14,7 +14,7 @@ _MAX_FAULTS_IN_MESSAGE: Final = 16
 
 @attrs.frozen(slots=True)
 class Refused(ValueError):
-    """Rejection of input.
+    """Error for rejected input.
 
     `param` names the field at fault, with dots for nested fields, or is None. `code` is the specification's error code,
     or None if the specification has none.
@@ -34,5 +34,5 @@ class Refused(ValueError):
         if not others:
             return first
         messages = list(dict.fromkeys(fault.message for fault in faults))
-        shown, left = messages[:_MAX_FAULTS_IN_MESSAGE], len(messages) - _MAX_FAULTS_IN_MESSAGE
-        return cls("; ".join([*shown, *([f"and {left} more"] if left > 0 else [])]), first.param, first.code)
+        shown, omitted = messages[:_MAX_FAULTS_IN_MESSAGE], len(messages) - _MAX_FAULTS_IN_MESSAGE
+        return cls("; ".join([*shown, *([f"and {omitted} more"] if omitted > 0 else [])]), first.param, first.code)

@@ -3,7 +3,7 @@
     sealed result = 0x01 ‖ seed_wrap (80) ‖ ciphertext (41 or more)
 
 The layout is the same as a container's. The ciphertext's key is bound to the job id instead of the owner, so a provider
-cannot settle one job with the result of another job. A result has no commitment. Its content id identifies it.
+cannot settle one job with the result of another. A result has no commitment, but is identified by its content id.
 """
 
 from typing import Self

@@ -5,7 +5,7 @@
     seed_wrap     sealed box of a random 32-byte seed, to the recipient's X25519 key
     ciphertext    the frames of `common.framing`, under a key derived from the seed
 
-Containers and results derive that key differently, so the caller passes a function for it (`derive` or `key_of`).
+Containers and results derive that key differently, so the caller passes the function `derive_key`.
 """
 
 import os
@@ -23,13 +23,13 @@ FORMAT_VERSION: Final = 1
 SEED_WRAP_BYTES: Final = SEED_BYTES + box.SEAL_OVERHEAD_BYTES
 HEAD_BYTES: Final = 1 + SEED_WRAP_BYTES
 FIRST_PIECE_BYTES: Final = HEAD_BYTES + HEADER_BYTES
-"""Best length of the first piece for an opener: if each further piece is one frame, no bytes are copied."""
+"""Best length of an opener's first piece. Further pieces of one sealed frame each are then opened without a copy."""
 MIN_SEALED_BYTES: Final = HEAD_BYTES + MIN_STREAM_BYTES
 
 
 def check_version(first: int) -> None:
     if first != FORMAT_VERSION:
-        raise Refused(f"version {first} is not supported", code="bad_version")
+        raise Refused(f"the first byte, the format version, must be {FORMAT_VERSION}, not {first}", code="bad_version")
 
 
 @attrs.frozen
@@ -66,14 +66,14 @@ class StreamSealer:
 
     __slots__ = ("_frame_sealer", "_pending_head", "head")
 
-    def __init__(self, recipient: box.PublicKey, derive: Callable[[bytes], bytes]) -> None:
+    def __init__(self, recipient: box.PublicKey, derive_key: Callable[[bytes], bytes]) -> None:
         seed = os.urandom(SEED_BYTES)
         self.head = ContainerHead(box.seal(recipient, seed))
-        self._frame_sealer = FrameSealer(derive(seed))
+        self._frame_sealer = FrameSealer(derive_key(seed))
         self._pending_head = self.head.encode() + self._frame_sealer.header
 
     def push(self, piece: Piece) -> bytes:
-        """Return the sealed bytes that are ready. The first call also returns the head."""
+        """Return the sealed bytes that are ready. The result of the first call starts with the head."""
         return self._with_head(self._frame_sealer.push(piece))
 
     def finish(self) -> bytes:
@@ -91,13 +91,13 @@ class StreamOpener:
     """Open sealed bytes piece by piece, beginning with the version byte.
 
     `pull` returns authentic plaintext, but only `finish` proves that the plaintext is complete. The error codes are
-    `too_short`, `bad_version`, `unseal_failed` (from `key_of`) and `undecryptable`.
+    `too_short`, `bad_version`, `unseal_failed` (from `derive_key`) and `undecryptable`.
     """
 
-    __slots__ = ("_first_bytes", "_frame_opener", "_key_of")
+    __slots__ = ("_derive_key", "_first_bytes", "_frame_opener")
 
-    def __init__(self, key_of: Callable[[ContainerHead], bytes]) -> None:
-        self._key_of = key_of
+    def __init__(self, derive_key: Callable[[ContainerHead], bytes]) -> None:
+        self._derive_key = derive_key
         self._first_bytes = bytearray()  # buffered until they have the minimum length
         self._frame_opener: FrameOpener | None = None
 
@@ -106,13 +106,13 @@ class StreamOpener:
         if self._frame_opener is not None:
             return self._frame_opener.pull(piece)
         with memoryview(piece).cast("B") as rest:
-            taken = min(MIN_SEALED_BYTES - len(self._first_bytes), len(rest))
-            self._first_bytes += rest[:taken]
+            missing = min(MIN_SEALED_BYTES - len(self._first_bytes), len(rest))
+            self._first_bytes += rest[:missing]
             if len(self._first_bytes) < MIN_SEALED_BYTES:
                 return b""
-            self._frame_opener = FrameOpener(self._key_of(ContainerHead.parse(self._first_bytes)))
+            self._frame_opener = FrameOpener(self._derive_key(ContainerHead.parse(self._first_bytes)))
             self._frame_opener.pull(self._first_bytes[HEAD_BYTES:])
-            return self._frame_opener.pull(rest[taken:])
+            return self._frame_opener.pull(rest[missing:])
 
     def finish(self) -> bytes:
         """Return the rest of the plaintext. Refuse a truncated stream."""
@@ -122,4 +122,4 @@ class StreamOpener:
 
 
 def too_short_error(length: int) -> Refused:
-    return Refused(f"{length} bytes are too short: the minimum is {MIN_SEALED_BYTES}", code="too_short")
+    return Refused(f"sealed data must have at least {MIN_SEALED_BYTES} bytes, not {length}", code="too_short")

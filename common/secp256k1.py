@@ -70,5 +70,5 @@ class Wallet:
         """Return (r ‖ s, y parity), the form that transactions use."""
         if len(digest) != 32:
             raise ValueError("a digest must have 32 bytes")
-        # Skip the binding's own check, which triples the time: nodes and contracts verify the signature anyway.
+        # Do not verify the new signature, which triples the time. Nodes and contracts verify it anyway.
         return recovery.sign(digest, self._secret, verify=False)

@@ -25,9 +25,9 @@ _SURROGATE_PATTERN: Final = re.compile("[\ud800-\udfff]")
 
 
 def parse(raw: bytes | bytearray, param: str | None = None) -> object:
-    """Return the value of a JSON text. Refuse invalid JSON, with `param` and without an error code."""
-    # The checks cost as much as the decoding, so skip the checks that a text cannot fail. Few brackets cannot nest too
-    # deep. After a strict UTF-8 decode, only a \u escape can produce a NUL or a lone surrogate.
+    """Return the value of a JSON text. Raise Refused with `param` for invalid JSON."""
+    # The checks cost as much as the decoding, so skip those that the text cannot fail. With few brackets, nesting is
+    # not too deep. After a strict UTF-8 decode, only a \u escape can produce a NUL or a lone surrogate.
     escapes = b"\\" in raw
     if not escapes and (members := _parse_flat(raw)) is not None:
         return members
@@ -45,19 +45,19 @@ def parse(raw: bytes | bytearray, param: str | None = None) -> object:
     except Refused as refusal:
         raise Refused(refusal.message, param) from None
     except ValueError:  # int() of more digits than the interpreter converts
-        raise Refused("the JSON holds a number that is too long", param) from None
+        raise Refused("the JSON has a number with too many digits", param) from None
     if escapes and b"\\u" in raw:
         _check_strings(value, param)
     return value
 
 
 def may_have_more_values(raw: bytes | bytearray, limit: int) -> bool:
-    """Return True if the JSON may hold more than `limit` values, each of which takes up to 100 bytes once parsed."""
+    """Return True if the JSON may have more than `limit` values. A parsed value takes up to 100 bytes."""
     return len(raw) > limit and max_value_count(raw) > limit
 
 
 def max_value_count(raw: bytes | bytearray) -> int:
-    """Return the number of commas and opening brackets, even inside strings. The JSON has at most one more value."""
+    """Count commas and opening brackets, even inside strings. The JSON has at most one value more than this count."""
     return sum(map(raw.count, (b",", b"[", b"{")))
 
 
@@ -96,14 +96,14 @@ def _count_strings(value: object) -> int:
 def _reject_duplicate_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise Refused("the JSON holds a duplicate key")
+        raise Refused("the JSON has a duplicate key")
     return members
 
 
 def _parse_finite(digits: str) -> float:
     number = float(digits)
     if math.isinf(number):
-        raise Refused("the JSON holds a number that is out of range")
+        raise Refused("the JSON has a number that is out of range")
     return number
 
 
@@ -137,16 +137,16 @@ def _check_depth(raw: bytes | bytearray, param: str | None) -> None:
 
 def _check_strings(root: object, param: str | None) -> None:
     """Refuse NUL and lone surrogates in any string or key."""
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
+    unchecked = [root]
+    while unchecked:
+        node = unchecked.pop()
         if isinstance(node, str):
             if "\x00" in node:
                 raise Refused("a JSON string must not contain NUL", param)
             if not node.isascii() and _SURROGATE_PATTERN.search(node):
                 raise Refused("a JSON string must not contain a lone surrogate", param)
         elif isinstance(node, dict):
-            waiting.extend(node)
-            waiting.extend(node.values())
+            unchecked.extend(node)
+            unchecked.extend(node.values())
         elif isinstance(node, list):
-            waiting.extend(node)
+            unchecked.extend(node)

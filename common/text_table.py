@@ -39,19 +39,19 @@ def hanging_text(head: str, text: str, columns: int | None, indent: int = 2) -> 
 
 
 def grid_lines(
-    rows: Sequence[Sequence[str]], columns: int | None, *, right: Collection[int] = (), own_line_cells: int = 1
+    rows: Sequence[Sequence[str]], columns: int | None, *, right_aligned: Collection[int] = (), own_line_cells: int = 1
 ) -> list[str]:
-    """Return rows in aligned columns. `right` has the indexes of right-aligned columns.
+    """Return rows in aligned columns. `right_aligned` has indexes of columns.
 
     If the grid is wider than the terminal, the first `own_line_cells` cells of each row are printed on a line of their
     own, above the other cells.
     """
     if not rows:
         return []
-    lines = _aligned_lines(rows, right)
+    lines = _aligned_lines(rows, right_aligned)
     if columns is None or max(map(len, lines)) <= columns:
         return lines
-    rest = _aligned_lines([row[own_line_cells:] for row in rows], {number - own_line_cells for number in right})
+    rest = _aligned_lines([row[own_line_cells:] for row in rows], {number - own_line_cells for number in right_aligned})
     return [
         line
         for row, below in zip(rows, rest, strict=True)
@@ -62,11 +62,11 @@ def grid_lines(
     ]
 
 
-def _aligned_lines(rows: Sequence[Sequence[str]], right: Collection[int]) -> list[str]:
+def _aligned_lines(rows: Sequence[Sequence[str]], right_aligned: Collection[int]) -> list[str]:
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     return [
         _COLUMN_GAP.join(
-            cell.rjust(width) if number in right else cell.ljust(width)
+            cell.rjust(width) if number in right_aligned else cell.ljust(width)
             for number, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows

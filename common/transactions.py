@@ -75,7 +75,7 @@ def _signing_digest(fields: bytes) -> bytes:
 
 
 def _encode_signed(fields: bytes, parity: int, r: bytes, s: bytes) -> SignedTransaction:
-    # Remove leading zeros: in one signature of 128, a scalar is shorter than 32 bytes.
+    # RLP integers have no leading zeros. In one signature of 128, r or s is shorter than 32 bytes.
     signature = (b"\x01" if parity else b"\x80") + _encode_string(r.lstrip(b"\0")) + _encode_string(s.lstrip(b"\0"))
     raw = _list_head(len(fields) + len(signature)) + fields + signature
     return SignedTransaction(raw, keccak256(raw))
@@ -110,7 +110,7 @@ def _list_head(list_length: int) -> bytes:
     return EIP1559_TYPE + _length_prefix(0xC0, list_length)
 
 
-# Transactions of the same op have few different lengths, so the cache almost always hits.
+# Transactions that call the same function have few different lengths, so the cache almost always hits.
 @lru_cache(maxsize=1024)
 def _length_prefix(kind: int, length: int) -> bytes:
     if length < 56:

@@ -7,8 +7,7 @@ node     dag-pb: any number of links  12 <len> ( 0a <len> <cid> ‖ 12 <len> nam
 data     UnixFS: 08 <type> (0 raw, 2 file) ‖ 12 <len> <content> ‖ 18 file size ‖ 20 size of each child
 cid      36 bytes (CIDv1: 01, codec, 12 20, digest) or 34 (CIDv0: 12 20, digest; dag-pb)
 
-The content of a file is the content of its nodes in depth-first order: a node before its children, and children in
-link order.
+The content of a file is the content of its nodes in depth-first order: first a node, then its children in link order.
 """
 
 import hashlib
@@ -57,10 +56,10 @@ def read_unixfs_block(cid: Cid, raw: bytes) -> DagBlock:
 
 
 def _linked_cid(link: bytes) -> Cid:
-    named = [value for number, value in _protobuf_fields(link) if number == 1]
-    if len(named) != 1 or not isinstance(named[0], bytes):
+    cids = [value for number, value in _protobuf_fields(link) if number == 1]
+    if len(cids) != 1 or not isinstance(cids[0], bytes):
         raise Refused("a link of a dag-pb node must have exactly one content id")
-    return read_binary_cid(named[0], "link")
+    return read_binary_cid(cids[0], "link")
 
 
 def _protobuf_fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:

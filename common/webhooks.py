@@ -39,15 +39,17 @@ def secret_text(secret: bytes) -> str:
 
 def read_secret(text: str, param: str = "secret") -> bytes:
     """Read a secret, or refuse a malformed one. The error never contains the secret."""
-    wrong = f"{param} must be {SECRET_PREFIX} followed by the base64 of {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes"
+    message = (
+        f"{param} must be {SECRET_PREFIX} followed by the base64 of {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes"
+    )
     if not text.startswith(SECRET_PREFIX):
-        raise Refused(wrong, param)
+        raise Refused(message, param)
     try:
         secret = base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
     except (binascii.Error, ValueError):
-        raise Refused(wrong, param) from None
+        raise Refused(message, param) from None
     if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
-        raise Refused(wrong, param)
+        raise Refused(message, param)
     return secret
 
 

@@ -41,13 +41,13 @@ class DevWallet:
 
 
 @attrs.frozen
-class Cast:
-    """All wallets of the devnet, in the order in which they are derived."""
+class DevWallets:
+    """All wallets of the devnet, in the order of their index in the mnemonic."""
 
-    wallets: tuple[DevWallet, ...]
+    all: tuple[DevWallet, ...]
 
     def with_role(self, role: str) -> list[DevWallet]:
-        return [wallet for wallet in self.wallets if wallet.role == role]
+        return [wallet for wallet in self.all if wallet.role == role]
 
     @property
     def admin(self) -> DevWallet:
@@ -72,10 +72,10 @@ class Cast:
         return escrow_key(bytes.fromhex(self.operator.private_key[2:])).public.raw
 
 
-def derive_cast() -> Cast:
+def derive_wallets() -> DevWallets:
     assert len(_ROLES) <= FUNDED_ACCOUNT_COUNT  # noqa: S101 - compares constants
     Account.enable_unaudited_hdwallet_features()  # acceptable, because these keys are public
-    return Cast(tuple(_derive_wallet(index, role) for index, role in enumerate(_ROLES)))
+    return DevWallets(tuple(_derive_wallet(index, role) for index, role in enumerate(_ROLES)))
 
 
 def _derive_wallet(index: int, role: str) -> DevWallet:

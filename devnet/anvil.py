@@ -21,11 +21,11 @@ CHAIN_ID: Final = 31337  # for tests; a devnet has a random id by default
 MNEMONIC: Final = "test test test test test test test test test test test junk"
 FUNDED_ACCOUNT_COUNT: Final = 20
 
-# Limits of public chains under the Osaka rules: gas per block, and EIP-7825's gas cap per transaction.
+# As on public chains after the Osaka fork: gas limit per block, and EIP-7825's gas cap per transaction.
 HARDFORK: Final = "osaka"
 BLOCK_GAS_LIMIT: Final = 60_000_000
 TX_GAS_CAP: Final = 1 << 24
-# Number of old blocks whose state anvil keeps. Calls can read this far back, and a reorganisation can go this far back.
+# Past blocks whose state anvil keeps: the maximum depth of reads of old state and of reorganisations.
 PAST_STATE_COUNT: Final = 256
 
 
@@ -54,8 +54,7 @@ class Anvil:
 
 
 def find_anvil(contracts: Path = _CONTRACTS_FOLDER) -> Path:
-    """Return the native anvil program in the npm package. npm's wrapper script would run anvil as a child process, and
-    the child could outlive the devnet."""
+    """Return anvil's native binary in the npm package. A child of npm's wrapper script could outlive the devnet."""
     architecture = _NPM_ARCHITECTURES.get(platform.machine().lower(), platform.machine())
     package = contracts / "node_modules" / "@foundry-rs" / f"anvil-{sys.platform}-{architecture}"
     program = package / "bin" / "anvil"
@@ -76,8 +75,8 @@ async def running_anvil(
 ) -> AsyncIterator[Anvil]:
     """Run a new chain that mines a block for each transaction (see `Anvil.mine_every`).
 
-    Benchmarks raise `block_gas_limit`, so that they do not measure this limit. The gas cap per transaction always
-    applies. `kept_transaction_blocks` limits the number of blocks whose transactions and logs are kept. Without this
+    Benchmarks raise `block_gas_limit`, which would otherwise limit their throughput. The gas cap per transaction stays.
+    `kept_transaction_blocks` limits the number of blocks whose transactions and logs are kept. Without this
     limit, the memory of a node that runs for days grows by gigabytes.
     """
     command = (

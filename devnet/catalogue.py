@@ -7,14 +7,14 @@ import attrs
 
 from common.api.market import ENDPOINT_KEYWORD
 from coordinatord.market.terms import MarketTerms, ModelTerms
-from devnet.accounts import Cast
+from devnet.accounts import DevWallets
 
 TOKEN_DECIMALS: Final = 6
 
 FEE_BPS: Final = 250
 GAS_FEE: Final = 2_000  # 0.002 of the payment token
 MAX_GAS_FEE: Final = 1_000_000
-POINT_PRICE: Final = GAS_FEE // 5  # the gas fee of a settled job alone earns five points
+POINT_PRICE: Final = GAS_FEE // 5  # fees per reputation point: the gas fee of one settled job earns five points
 
 # 1h and 24h, the windows of batches, and short windows for tests of missed deadlines.
 SLA_WINDOWS_S: Final = (60, 300, 600, 3_600, 86_400)
@@ -77,20 +77,20 @@ MODELS: Final = (
 )
 
 
-def market_terms(cast: Cast, token: str, chain_id: int) -> MarketTerms:
+def market_terms(wallets: DevWallets, token: str, chain_id: int) -> MarketTerms:
     """Return the terms with which the admin deploys the market."""
     return MarketTerms(
         chain_id=chain_id,
         token=token,
         decimals=TOKEN_DECIMALS,
-        owner=cast.admin.address,
-        treasury=cast.treasury.address,
+        owner=wallets.admin.address,
+        treasury=wallets.treasury.address,
         fee_bps=FEE_BPS,
         gas_fee=GAS_FEE,
         max_gas_fee=MAX_GAS_FEE,
         point_price=POINT_PRICE,
         slas=SLA_WINDOWS_S,
-        relayers=tuple(relayer.address for relayer in cast.with_role("relayer")),
+        relayers=tuple(relayer.address for relayer in wallets.with_role("relayer")),
         models=tuple(ModelTerms(m.model_id, m.name, m.owned_by, _published_json(m)) for m in MODELS),
     )
 

@@ -23,7 +23,7 @@ _WITHOUT_PROXIES: Final = {"no_proxy": "*", "NO_PROXY": "*"}  # all traffic is o
 
 @attrs.frozen
 class Program:
-    """Command of a service, and the way to stop the service."""
+    """Command of a service, with its log, environment and signals."""
 
     name: str
     command: tuple[str, ...]
@@ -32,7 +32,7 @@ class Program:
     run_as: str = "-"  # user of the child; see devnet.parent_watch
     stop_signal: signal.Signals = signal.SIGTERM
     death_signal: signal.Signals = signal.SIGKILL  # sent by the kernel when this process dies
-    stop_seconds: float = 10  # from the stop signal to SIGKILL
+    stop_seconds: float = 10  # SIGKILL follows the stop signal after this time
 
 
 @attrs.frozen
@@ -45,8 +45,7 @@ class Child:
         return self.process.pid
 
     async def raise_when_ended(self) -> NoReturn:
-        """Wait until the process ends, then raise `DevnetError`. Run this in a task group, so that the error stops the
-        devnet."""
+        """Wait until the process ends, then raise `DevnetError`. In a task group, the error stops the devnet."""
         await self.process.wait()
         raise self._ended_error("ended unexpectedly")
 
@@ -90,12 +89,12 @@ class Child:
     def read_log(self) -> str:
         return self.program.log.read_text(errors="replace")
 
-    def _ended_error(self, how: str) -> DevnetError:
+    def _ended_error(self, event: str) -> DevnetError:
         status, log = self.process.returncode, self.read_log()
         line, cause = find_error_line(log), find_cause(status, log, self.program.log.parent.parent)
         because = "" if cause is None else f". Cause: {cause}"
         return DevnetError(
-            f"{self.program.name} {how} (status {status}){line and f': {line}'}{because} (log: {self.program.log})"
+            f"{self.program.name} {event} (status {status}){line and f': {line}'}{because} (log: {self.program.log})"
         )
 
 

@@ -58,10 +58,10 @@ def _market_options(command: F) -> F:
         click.option(
             "--block-time", type=click.IntRange(1, 3600), metavar="SECONDS", help="Time between blocks (default: 1)."
         ),
-        click.option("--automine", is_flag=True, help="Mine each transaction at once."),
+        click.option("--automine", is_flag=True, help="Mine each transaction immediately."),
         click.option("--model", type=click.Choice([model.SMOLLM]), help="Run a language model (see `make model`)."),
     ]
-    for port in DEFAULTS.listening:
+    for port in DEFAULTS.wanted_ports:
         about = f"Port of the {port.service} (default: {port.usual} or a free one)."
         options.append(click.option(port.flag, type=_PORT, metavar="PORT", help=about))
     for option in reversed(options):
@@ -108,7 +108,7 @@ def env(key_file: Path | None, state_dir: Path) -> None:
 @click.option("--ether", type=_AMOUNT, default=10, metavar="N", help="Ether for gas.")
 @_STATE_DIR
 def fund(address: bytes, tokens: int, ether: int, state_dir: Path) -> None:
-    """Give an account tokens and ether in the running market."""
+    """Add tokens and ether to an account in the running market."""
     try:
         click.echo(anyio.run(funding.fund_account, state_dir, address, tokens, ether))
     except DevnetError as error:
@@ -147,8 +147,8 @@ def _exit_with_errors(*errors: BaseException) -> NoReturn:
 
 
 async def _run_up(settings: DevnetSettings) -> None:
-    async with run_devnet(settings, _print_line) as up:
-        _print_line(format_overview(up, settings))
+    async with run_devnet(settings, _print_line) as running:
+        _print_line(format_overview(running, settings))
         shell = f'eval "$(devnet env{_state_dir_flag(settings)})"'
         _print_line(
             f"next: in another terminal, `. .venv/bin/activate; {shell}`, then `svc doctor`, `svc models`, `svc run`"
@@ -158,9 +158,9 @@ async def _run_up(settings: DevnetSettings) -> None:
 
 
 async def _run_demo(settings: DevnetSettings) -> None:
-    async with run_devnet(settings, _print_line) as up:
-        _print_line(format_overview(up, settings))
-        await use_each_service(up, _print_line)
+    async with run_devnet(settings, _print_line) as running:
+        _print_line(format_overview(running, settings))
+        await use_each_service(running, _print_line)
         _print_line("demo complete; stopping")
     if not settings.model:
         _print_line(
@@ -188,7 +188,7 @@ async def _cancel_on_signal(running: CancelScope, *, task_status: TaskStatus[Non
     with open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
         task_status.started()
         async for received in signals:
-            _print_line(f"{received.name}: stopping after svcd finishes its jobs and the coordinator its requests")
+            _print_line(f"{received.name}: stopping; svcd first finishes its jobs, and the coordinator its requests")
             running.cancel()
 
 

@@ -1,7 +1,6 @@
 """Environment variables for a client of the running devnet: the coordinator, the gateway, and a funded wallet.
 
-The address book and the clients' known-markets file stay in the state directory, so a devnet adds nothing to the
-user's known markets.
+The clients' known-markets file is in the state directory, so a devnet adds nothing to the user's known markets.
 """
 
 import json
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from devnet.errors import DevnetError
-from devnet.manifest import ADDRESSES, KNOWN_MARKETS
+from devnet.manifest import ADDRESSES_FILE, KNOWN_MARKETS_FILE
 
 
 def read_manifest(state_dir: Path) -> dict[str, Any]:
@@ -23,7 +22,7 @@ def read_manifest(state_dir: Path) -> dict[str, Any]:
 
 
 def export_commands(state_dir: Path, key_file: Path | None = None) -> str:
-    """Return shell commands that set the variables. The wallet is that of the first client, or the one in `key_file`.
+    """Return shell commands that set the variables. The wallet is the first client's, or the one in `key_file`.
 
     Raise `DevnetError` if no devnet runs in `state_dir`.
     """
@@ -35,8 +34,8 @@ def export_commands(state_dir: Path, key_file: Path | None = None) -> str:
         "SVC_PIN_GATEWAY": manifest["gateway"],
         "SVC_RPC_URL": manifest["rpc_url"],
         "SVC_WALLET_KEY": client["private_key"],
-        "SVC_ADDRESSES_FILE": str(state_dir.absolute() / ADDRESSES),
-        "SVC_KNOWN_MARKETS": str(state_dir.absolute() / KNOWN_MARKETS),
+        "SVC_ADDRESSES_FILE": str(state_dir.absolute() / ADDRESSES_FILE),
+        "SVC_KNOWN_MARKETS": str(state_dir.absolute() / KNOWN_MARKETS_FILE),
     }
     lines = []
     if key_file is not None:

@@ -19,7 +19,7 @@ from coordinatord.market.journal import DeploymentJournal
 from coordinatord.market.node import connect
 from coordinatord.market.preflight import check_chain_and_token
 from coordinatord.market.sending import SendOptions
-from devnet.accounts import Cast
+from devnet.accounts import DevWallets
 from devnet.catalogue import market_terms
 
 _RECEIPT_POLL_INTERVAL_S: Final = 0.01
@@ -64,7 +64,7 @@ class MarketChain:
 
 
 @asynccontextmanager
-async def connected(rpc_url: str) -> AsyncIterator[MarketChain]:
+async def connect_to_chain(rpc_url: str) -> AsyncIterator[MarketChain]:
     web3 = AsyncWeb3(AsyncHTTPProvider(rpc_url))
     try:
         yield MarketChain(web3)
@@ -77,13 +77,13 @@ def contract_at(chain: MarketChain, name: str, address: str) -> AsyncContract:
     return chain.web3.eth.contract(to_checksum_address(address), abi=artifacts.load_artifact(name).abi)
 
 
-async def deploy_all(chain: MarketChain, wallets: Cast, *, issued: bool = False) -> MarketContracts:
+async def deploy_all(chain: MarketChain, wallets: DevWallets, *, issued_token: bool = False) -> MarketContracts:
     """Deploy a payment token and a complete market, with its terms and relayers.
 
-    With `issued`, the token is an IssuedToken behind a proxy, which behaves like a large stablecoin.
+    With `issued_token`, the token is an IssuedToken behind a proxy, which behaves like a large stablecoin.
     """
     admin = wallets.admin.address
-    token, _ = await (deploy_issued_token(chain, wallets) if issued else chain.deploy("DevToken", admin, admin))
+    token, _ = await (deploy_issued_token(chain, wallets) if issued_token else chain.deploy("DevToken", admin, admin))
     rpc_url = str(chain.web3.provider.endpoint_uri)
     book = await to_thread.run_sync(_deploy_market, rpc_url, wallets, str(token.address))
     return MarketContracts(
@@ -96,7 +96,7 @@ async def deploy_all(chain: MarketChain, wallets: Cast, *, issued: bool = False)
     )
 
 
-async def deploy_issued_token(chain: MarketChain, wallets: Cast) -> tuple[AsyncContract, int]:
+async def deploy_issued_token(chain: MarketChain, wallets: DevWallets) -> tuple[AsyncContract, int]:
     """Deploy an IssuedToken behind its proxy. The treasury can upgrade the token, and the admin can mint."""
     admin = wallets.admin.address
     implementation, block = await chain.deploy("IssuedToken", admin)
@@ -106,7 +106,7 @@ async def deploy_issued_token(chain: MarketChain, wallets: Cast) -> tuple[AsyncC
     return token, block
 
 
-def _deploy_market(rpc_url: str, wallets: Cast, token: str) -> AddressBook:
+def _deploy_market(rpc_url: str, wallets: DevWallets, token: str) -> AddressBook:
     options = SendOptions(poll_seconds=_RECEIPT_POLL_INTERVAL_S)
     with connect(rpc_url) as node:
         terms = market_terms(wallets, token, node.eth.chain_id)

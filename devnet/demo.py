@@ -20,7 +20,7 @@ from common.cid import cid_of
 from devnet import ports
 from devnet.anvil import Anvil
 from devnet.child import Program, run_program
-from devnet.contracts import connected, contract_at
+from devnet.contracts import connect_to_chain, contract_at
 from devnet.errors import DevnetError
 from devnet.pins import PinStoreService
 from devnet.postgres import Postgres
@@ -32,24 +32,24 @@ _BLOCK_TIMEOUT_S: Final = 1.5  # enough at the default block time; if no block c
 _PIN_CONTENT: Final = json.dumps({"written": datetime.now(UTC).isoformat()}).encode()
 
 
-async def use_each_service(up: Devnet, say: Callable[[str], None]) -> None:
+async def use_each_service(devnet: Devnet, print_line: Callable[[str], None]) -> None:
     """Use each service and print its response. Raise `DevnetError` for a wrong response."""
-    world = up.world
-    say(await _use_chain(world.anvil))
-    say(await _use_market(world))
-    say(await _use_database(world.postgres))
-    say(await _use_pin_store(world.pins))
-    await buy_all(up, say)
+    world = devnet.world
+    print_line(await _use_chain(world.anvil))
+    print_line(await _use_market(world))
+    print_line(await _use_database(world.postgres))
+    print_line(await _use_pin_store(world.pins))
+    await buy_all(devnet, print_line)
     with tempfile.TemporaryDirectory() as folder:
-        say(await _use_local_server(up, Path(folder)))
+        print_line(await _use_local_server(devnet, Path(folder)))
 
 
-async def _use_local_server(up: Devnet, folder: Path) -> str:
+async def _use_local_server(devnet: Devnet, folder: Path) -> str:
     """Send a chat request to `svc serve`, which answers it with a sealed job."""
     port = ports.pick_free()
-    url, client = f"http://{ports.LOOPBACK}:{port}/v1", up.world.cast.with_role("client")[0]
+    url, client = f"http://{ports.LOOPBACK}:{port}/v1", devnet.world.wallets.with_role("client")[0]
     environment = {
-        **{"SVC_BASE_URL": up.coordinator.base_url, "SVC_PIN_GATEWAY": up.world.pins.gateway},
+        **{"SVC_BASE_URL": devnet.coordinator.base_url, "SVC_PIN_GATEWAY": devnet.world.pins.gateway},
         **{"SVC_WALLET_KEY": client.private_key, "SVC_KNOWN_MARKETS": "", "SVC_CONFIG": ""},
     }
     line = (sys.executable, "-m", "svc", "serve", "--state", str(folder), "--port", str(port))
@@ -90,14 +90,14 @@ async def _use_chain(anvil: Anvil) -> str:
 
 
 async def _use_market(world: World) -> str:
-    async with connected(world.anvil.rpc_url) as chain:
+    async with connect_to_chain(world.anvil.rpc_url) as chain:
         providers = contract_at(chain, "ProviderRegistry", world.market.providers).functions
         token = contract_at(chain, "DevToken", world.market.token).functions
         listed = 0
         for provider_id in world.market.provider_ids.values():
             *_, is_listed, _, _, _, _, _ = await providers.provider(provider_id).call()
             listed += is_listed
-        client = world.cast.with_role("client")[0].address
+        client = world.wallets.with_role("client")[0].address
         balance = await token.balanceOf(client).call() / 10**world.market.token_decimals
     if listed != len(world.market.provider_ids) or not balance:
         raise DevnetError(f"unexpected market state: {listed} providers are listed, and {client} holds {balance}")

@@ -2,4 +2,4 @@
 
 
 class DevnetError(Exception):
-    """Error that ends the devnet or keeps it from starting. The message is one line with the problem and a remedy."""
+    """Error that ends the devnet or prevents its start. The message is one line with the problem and a remedy."""

@@ -1,6 +1,6 @@
 """Find the cause of a service's failure in its exit status and the end of its log, and suggest a remedy.
 
-The logs of third-party services do not name the devnet's flags or folders, so this module explains common failures.
+The logs of third-party services do not name the devnet's flags or folders, so this module adds them.
 """
 
 import re
@@ -13,7 +13,7 @@ _LOG_TAIL_LINES: Final = 40
 _MIB: Final = 2**20
 
 
-# The first pattern that matches decides. Its function gets the match and the folder of the service's files.
+# Patterns in the log, each with a function of the match and the service's folder. The first matching pattern decides.
 _CAUSES: Final[tuple[tuple[str, Callable[[re.Match[str], Path], str]], ...]] = (
     (
         r"(?i)address (already )?in use",
@@ -22,7 +22,7 @@ _CAUSES: Final[tuple[tuple[str, Callable[[re.Match[str], Path], str]], ...]] = (
     ),
     (
         r"(?i)no space left on device|disk full|disk quota exceeded",
-        lambda _, place: f"the disk of {place} is full: free 300 MB, or choose another folder with --state-dir",
+        lambda _, folder: f"the disk of {folder} is full: free 300 MB, or choose another folder with --state-dir",
     ),
     (
         r"(?i)cannot allocate memory|out of memory|memoryerror",
@@ -42,15 +42,15 @@ _CAUSES: Final[tuple[tuple[str, Callable[[re.Match[str], Path], str]], ...]] = (
     ),
     (
         r"(?i)too many open files|insufficient file descriptors",
-        lambda _, __: "the limit of open files is too low: raise it (`ulimit -n 4096`)",
+        lambda _, __: "the limit of open files is too low: raise the limit (`ulimit -n 4096`)",
     ),
     (
         r"(?i)read-only file system",
-        lambda _, place: f"{place} is read-only: choose another folder with --state-dir",
+        lambda _, folder: f"{folder} is read-only: choose another folder with --state-dir",
     ),
     (
         r"(?i)permission denied|operation not permitted",
-        lambda _, place: _permission_remedy(place),
+        lambda _, folder: _permission_remedy(folder),
     ),
 )  # fmt: skip
 
@@ -62,12 +62,12 @@ def find_error_line(log: str) -> str:
     return (errors or lines or [""])[-1]
 
 
-def find_cause(status: int | None, log: str, place: Path) -> str | None:
+def find_cause(status: int | None, log: str, folder: Path) -> str | None:
     """Return the cause and the remedy, or None if the cause is unknown."""
     tail = "\n".join(log.splitlines()[-_LOG_TAIL_LINES:])
     for pattern, explain in _CAUSES:
         if (found := re.search(pattern, tail)) is not None:
-            return explain(found, place)
+            return explain(found, folder)
     if status == -signal.SIGKILL:
         return (
             f"the service was killed, probably because the system ran out of memory ({describe_memory()}): "
@@ -96,8 +96,8 @@ def find_closed_folder(path: Path) -> Path | None:
     return None
 
 
-def _permission_remedy(place: Path) -> str:
-    folder = find_closed_folder(place)
-    if folder is None:
-        return f"permission denied below {place}: check the owner and mode of the file named in the error"
-    return f"the service cannot enter {folder}: run `chmod o+x {folder}`, or use a folder that all users can enter"
+def _permission_remedy(folder: Path) -> str:
+    closed = find_closed_folder(folder)
+    if closed is None:
+        return f"permission denied below {folder}: check the owner and mode of the file named in the error"
+    return f"the service cannot enter {closed}: run `chmod o+x {closed}`, or use a folder that all users can enter"

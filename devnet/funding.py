@@ -8,7 +8,7 @@ from eth_utils.address import to_checksum_address
 from web3.types import RPCEndpoint
 
 from devnet.client_environment import read_manifest
-from devnet.contracts import connected, contract_at
+from devnet.contracts import connect_to_chain, contract_at
 from devnet.errors import DevnetError
 
 _WEI_PER_ETHER: Final = 10**18
@@ -21,7 +21,7 @@ async def fund_account(state_dir: Path, address: bytes, tokens: int, ether: int)
     admin = next(account["address"] for account in manifest["accounts"] if account["role"] == "admin")
     account, unit = to_checksum_address(address), 10 ** book["paymentTokenDecimals"]
     try:
-        async with connected(rpc_url) as chain:
+        async with connect_to_chain(rpc_url) as chain:
             token = contract_at(chain, "DevToken", book["paytoken"])
             if tokens:
                 await chain.send(token, admin, "mint", account, tokens * unit)

@@ -14,18 +14,18 @@ from devnet.accounts import DevWallet
 from devnet.catalogue import MODELS
 from devnet.world import Devnet, World
 
-ADDRESSES: Final = "addresses.json"
-KNOWN_MARKETS: Final = "known/markets.json"
+ADDRESSES_FILE: Final = "addresses.json"
+KNOWN_MARKETS_FILE: Final = "known/markets.json"
 
 
-def write_manifest(path: Path, up: Devnet) -> None:
+def write_manifest(path: Path, devnet: Devnet) -> None:
     """Write devnet.json and addresses.json atomically and readable only by this user. They hold keys and passwords.
 
     Delete the known-markets file of an earlier devnet in this directory, because the earlier market no longer exists.
     """
-    (path.parent / KNOWN_MARKETS).unlink(missing_ok=True)
-    _write_json(path.parent / ADDRESSES, up.world.market.address_book)
-    _write_json(path, describe_devnet(up))
+    (path.parent / KNOWN_MARKETS_FILE).unlink(missing_ok=True)
+    _write_json(path.parent / ADDRESSES_FILE, devnet.world.market.address_book)
+    _write_json(path, describe_devnet(devnet))
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
@@ -39,19 +39,19 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
     partial.replace(path)
 
 
-def describe_devnet(up: Devnet) -> dict[str, Any]:
-    world = up.world
+def describe_devnet(devnet: Devnet) -> dict[str, Any]:
+    world = devnet.world
     return {
-        "base_url": up.coordinator.base_url,
+        "base_url": devnet.coordinator.base_url,
         "gateway": world.pins.gateway,
         "rpc_url": world.anvil.rpc_url,
-        "metrics_url": up.coordinator.metrics_url,
-        "provider_metrics_url": up.provider.metrics_url,
+        "metrics_url": devnet.coordinator.metrics_url,
+        "provider_metrics_url": devnet.provider.metrics_url,
         "database_url": world.postgres.url(),
         "addresses": world.market.address_book,
-        "escrow_key": "0x" + world.cast.escrow_key.hex(),
+        "escrow_key": "0x" + world.wallets.escrow_key.hex(),
         "models": [{"id": model.name, "model_id": model.model_id, "endpoint": model.endpoint} for model in MODELS],
-        "accounts": [_account_json(world, wallet) for wallet in world.cast.wallets],
+        "accounts": [_account_json(world, wallet) for wallet in world.wallets.all],
         "pin_store": {
             "kind": world.pins.kind,
             "endpoint": world.pins.endpoint,
@@ -60,7 +60,7 @@ def describe_devnet(up: Devnet) -> dict[str, Any]:
             "bucket": world.pins.bucket,
             "region": world.pins.region,
         },
-        "processes": {child.program.name: child.pid for child in up.children},
+        "processes": {child.program.name: child.pid for child in devnet.children},
     }
 
 

@@ -8,18 +8,18 @@ import attrs
 from common import bundle
 from common.canonical_json import canonical
 from common.tab import terms
-from devnet.accounts import Cast, DevWallet
+from devnet.accounts import DevWallet, DevWallets
 from devnet.contracts import MarketContracts
 
 CLIENT_FUNDS: Final = 1_000_000 * 10**6  # one million tokens of six decimals
 _ANNOUNCEMENT: Final = canonical(bundle.announcement() | terms.announcement())
 _REQUESTED_CAPACITY: Final = 64
-_CEILING: Final = 4_096  # so high that only the requested capacity and the reputation limit a provider's jobs
+_CAPACITY_CEILING: Final = 4_096  # never reached: the requested capacity and the reputation limit a provider's jobs
 
 
 @attrs.frozen
 class DevnetMarket:
-    """Addresses, token and provider ids of the deployed market, as plain values."""
+    """Deployed market. `token`, `providers`, `jobs` and `asks` are contract addresses in hex."""
 
     chain_id: int
     deploy_block: int
@@ -47,17 +47,18 @@ class DevnetMarket:
         }
 
 
-async def open_market(contracts: MarketContracts, cast: Cast, announcing: Collection[DevWallet] = ()) -> DevnetMarket:
-    """Fund the clients, and register and list the providers. Providers in `announcing` announce that they accept
-    bundles and tabs."""
+async def open_market(
+    contracts: MarketContracts, wallets: DevWallets, announcing: Collection[DevWallet] = ()
+) -> DevnetMarket:
+    """Fund the clients, and register and list the providers. Those in `announcing` announce bundles and tabs."""
     book = contracts.book
-    for client in cast.with_role("client"):
-        await contracts.chain.send(contracts.token, cast.admin.address, "mint", client.address, CLIENT_FUNDS)
+    for client in wallets.with_role("client"):
+        await contracts.chain.send(contracts.token, wallets.admin.address, "mint", client.address, CLIENT_FUNDS)
     provider_ids = {
         provider.address: await _register_provider(
-            contracts, cast, provider, _ANNOUNCEMENT if provider in announcing else b""
+            contracts, wallets, provider, _ANNOUNCEMENT if provider in announcing else b""
         )
-        for provider in cast.with_role("provider")
+        for provider in wallets.with_role("provider")
     }
     return DevnetMarket(
         book.chain_id,
@@ -73,19 +74,21 @@ async def open_market(contracts: MarketContracts, cast: Cast, announcing: Collec
     )
 
 
-async def _register_provider(contracts: MarketContracts, cast: Cast, provider: DevWallet, evidence: bytes) -> int:
+async def _register_provider(
+    contracts: MarketContracts, wallets: DevWallets, provider: DevWallet, evidence: bytes
+) -> int:
     """Register a provider and list it for every model. Return the provider's id."""
-    chain, providers, admin = contracts.chain, contracts.providers, cast.admin.address
+    chain, providers, admin = contracts.chain, contracts.providers, wallets.admin.address
     await chain.send(providers, provider.address, "register")
     provider_id = await providers.functions.providerIdOf(provider.address).call()
 
-    # The registry accepts only times after the registration.
+    # The registry accepts only operations that were signed after the registration.
     now = (await chain.web3.eth.get_block("latest"))["timestamp"] + 1
 
-    # The provider sends these transactions itself, so they need no signature.
+    # A transaction from the provider's own account needs no signature, so the last argument is empty.
     await chain.send(providers, provider.address, "setIdentity", provider.box_key, evidence, now, b"")
     await chain.send(providers, provider.address, "requestCapacity", _REQUESTED_CAPACITY, now, b"")
-    await chain.send(providers, admin, "setCeiling", provider_id, _CEILING)
+    await chain.send(providers, admin, "setCeiling", provider_id, _CAPACITY_CEILING)
     await chain.send(providers, admin, "setAllowAllModels", provider_id, True)
     await chain.send(providers, admin, "setListed", provider_id, True)
     return int(provider_id)

@@ -4,7 +4,7 @@
 
 llama.cpp runs the model. A small HTTP server in front of llama.cpp adds:
 
-- Tool calls. The model is too small to decide on its own to call a tool. If a request has tools and no tool result yet,
+- Tool calls. The model is too small to choose tools. If a request has tools and no tool result yet,
   the front server lets the model fill in the first tool's JSON schema, and returns a call of that tool.
 - Conversations and JSON schemas on `/v1/responses`. The front server sends such requests to `/v1/chat/completions` and
   converts the answer.
@@ -21,12 +21,12 @@ from typing import Any
 
 import xllamacpp  # type: ignore[import-not-found]  # in .model, not in the virtual environment
 
-CHAT, RESPONSES, EMBEDDINGS = "/v1/chat/completions", "/v1/responses", "/v1/embeddings"
-MODELS = "/v1/models"
-MODEL = "text-small"
-WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
+CHAT_PATH, RESPONSES_PATH, EMBEDDINGS_PATH = "/v1/chat/completions", "/v1/responses", "/v1/embeddings"
+MODELS_PATH = "/v1/models"
+MODEL_NAME = "text-small"
+WEIGHTS_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 CONTEXT_TOKENS = 4096
-MAX_TOKENS = 160  # about three seconds on two cores
+MAX_OUTPUT_TOKENS = 160  # generated in about three seconds on two cores
 LLAMA_TIMEOUT_S = 300
 
 
@@ -36,7 +36,7 @@ def start_llama(*, embeddings: bool) -> "xllamacpp.Server":
     if package is None or package.origin is None:
         raise SystemExit('the model is not installed: run "make model"')
     params = xllamacpp.CommonParams()
-    params.model.path = str(Path(package.origin).with_name(WEIGHTS))
+    params.model.path = str(Path(package.origin).with_name(WEIGHTS_FILE))
     params.hostnames = ["127.0.0.1"]
     params.port = 0
     params.n_ctx = CONTEXT_TOKENS
@@ -62,8 +62,10 @@ class FrontHandler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        if self.path == MODELS:
-            self._send_json(200, {"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "smollm"}]})
+        if self.path == MODELS_PATH:
+            self._send_json(
+                200, {"object": "list", "data": [{"id": MODEL_NAME, "object": "model", "owned_by": "smollm"}]}
+            )
         else:
             self._send_json(404, {"error": {"message": f"no such path: {self.path}", "type": "invalid_request_error"}})
 
@@ -75,48 +77,50 @@ class FrontHandler(BaseHTTPRequestHandler):
             self._send_json(error.code, json.loads(error.read()))
 
     def _build_answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        if self.path == EMBEDDINGS:
-            return self._post_to(self.server.embeddings, EMBEDDINGS, body)
+        if self.path == EMBEDDINGS_PATH:
+            return self._post_to(self.server.embeddings, EMBEDDINGS_PATH, body)
         for name in ("stream", "stream_options"):
             body.pop(name, None)
         for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
             if name in body:
-                body[name] = min(body[name], MAX_TOKENS)
+                body[name] = min(body[name], MAX_OUTPUT_TOKENS)
         body.setdefault("temperature", 0)
         if wants_tool_call(body):
             return self._answer_with_tool_call(body)
         body = without_tools(body)
-        if self.path == RESPONSES and (isinstance(body["input"], list) or body.get("text")):
+        if self.path == RESPONSES_PATH and (isinstance(body["input"], list) or body.get("text")):
             return self._answer_by_chat(body)
         return self._post_to(self.server.text, self.path, body)
 
     def _answer_by_chat(self, body: dict[str, Any]) -> dict[str, Any]:
-        chat = as_chat(body) | {"max_tokens": body.get("max_output_tokens", MAX_TOKENS)}
+        chat = to_chat_request(body) | {"max_tokens": body.get("max_output_tokens", MAX_OUTPUT_TOKENS)}
         text_format = body.get("text", {}).get("format", {"type": "text"})
         if text_format["type"] == "json_schema":
             schema = {"name": "answer", "schema": text_format["schema"]}
             chat["response_format"] = {"type": "json_schema", "json_schema": schema}
-        answer = self._post_to(self.server.text, CHAT, chat)
+        answer = self._post_to(self.server.text, CHAT_PATH, chat)
         text = answer["choices"][0]["message"]["content"]
         part = {"type": "output_text", "text": text, "annotations": []}
         item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
-        return as_response(item, answer["usage"])
+        return to_response(item, answer["usage"])
 
     def _answer_with_tool_call(self, body: dict[str, Any]) -> dict[str, Any]:
         tool = body["tools"][0]
         function = tool.get("function", tool)
         schema = {"name": "arguments", "schema": function["parameters"]}
-        chat = as_chat(without_tools(body)) | {"response_format": {"type": "json_schema", "json_schema": schema}}
-        answer = self._post_to(self.server.text, CHAT, chat | {"max_tokens": MAX_TOKENS, "temperature": 0})
+        chat = to_chat_request(without_tools(body)) | {
+            "response_format": {"type": "json_schema", "json_schema": schema}
+        }
+        answer = self._post_to(self.server.text, CHAT_PATH, chat | {"max_tokens": MAX_OUTPUT_TOKENS, "temperature": 0})
         arguments = answer["choices"][0]["message"]["content"]
-        if self.path == CHAT:
+        if self.path == CHAT_PATH:
             called = {"name": function["name"], "arguments": arguments}
             call = {"id": "call_1", "type": "function", "function": called}
             answer["choices"][0]["message"] = {"role": "assistant", "content": None, "tool_calls": [call]}
             answer["choices"][0]["finish_reason"] = "tool_calls"
             return answer
         item = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": function["name"]}
-        return as_response(item | {"arguments": arguments, "status": "completed"}, answer["usage"])
+        return to_response(item | {"arguments": arguments, "status": "completed"}, answer["usage"])
 
     def _post_to(self, llama: "xllamacpp.Server", path: str, body: dict[str, Any]) -> dict[str, Any]:
         request = urllib.request.Request(llama.listening_address + path, json.dumps(body).encode())  # noqa: S310 - llama.cpp on loopback
@@ -147,11 +151,11 @@ def without_tools(body: dict[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in body.items() if name not in {"tools", "tool_choice", "parallel_tool_calls"}}
     for name in ("messages", "input"):
         if isinstance(kept.get(name), list):
-            kept[name] = [message for item in kept[name] if (message := as_message(item)) is not None]
+            kept[name] = [message for item in kept[name] if (message := to_chat_message(item)) is not None]
     return kept
 
 
-def as_message(item: dict[str, Any]) -> dict[str, Any] | None:
+def to_chat_message(item: dict[str, Any]) -> dict[str, Any] | None:
     """Return the item as a chat message, or None for a tool call, because only the tool's result becomes a message."""
     if item.get("role") == "tool":
         return {"role": "user", "content": f"The result is: {item['content']}"}
@@ -162,21 +166,21 @@ def as_message(item: dict[str, Any]) -> dict[str, Any] | None:
     return item
 
 
-def as_chat(body: dict[str, Any]) -> dict[str, Any]:
+def to_chat_request(body: dict[str, Any]) -> dict[str, Any]:
     if "messages" in body:
         return {"messages": body["messages"]}
     given = body["input"]
     items = given if isinstance(given, list) else [{"role": "user", "content": given}]
-    messages = [{"role": item["role"], "content": as_text(item["content"])} for item in items]
+    messages = [{"role": item["role"], "content": content_text(item["content"])} for item in items]
     instructions = body.get("instructions")
     return {"messages": [{"role": "system", "content": instructions}, *messages] if instructions else messages}
 
 
-def as_text(content: str | list[dict[str, Any]]) -> str:
+def content_text(content: str | list[dict[str, Any]]) -> str:
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
-def as_response(item: dict[str, Any], usage: dict[str, int]) -> dict[str, Any]:
+def to_response(item: dict[str, Any], usage: dict[str, int]) -> dict[str, Any]:
     counted = {"input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"]}
     return {"id": "resp_1", "object": "response", "status": "completed", "output": [item], "usage": counted}
 

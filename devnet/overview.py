@@ -7,13 +7,13 @@ from devnet.settings import DevnetSettings
 from devnet.world import Devnet
 
 
-def format_overview(up: Devnet, settings: DevnetSettings) -> str:
-    world = up.world
+def format_overview(devnet: Devnet, settings: DevnetSettings) -> str:
+    world = devnet.world
     market = world.market
     rows = [
-        ("coordinator", up.coordinator.base_url),
-        ("coordinator's metrics", up.coordinator.metrics_url),
-        ("provider's metrics", up.provider.metrics_url),
+        ("coordinator", devnet.coordinator.base_url),
+        ("coordinator's metrics", devnet.coordinator.metrics_url),
+        ("provider's metrics", devnet.provider.metrics_url),
         ("chain", world.anvil.rpc_url),
         ("chain id", str(market.chain_id)),
         ("database", world.postgres.url().replace(world.postgres.password, "***")),
@@ -25,8 +25,8 @@ def format_overview(up: Devnet, settings: DevnetSettings) -> str:
         ("ask registry", market.asks),
         (f"payment token ({market.token_name})", market.token),
         *((f"model {model.model_id} on {model.endpoint}", model.name) for model in MODELS),
-        *((_describe_role(market, wallet), wallet.address) for wallet in world.cast.wallets),
-        ("all of this, with keys", str(settings.state_dir.absolute() / "devnet.json")),
+        *((_describe_role(market, wallet), wallet.address) for wallet in world.wallets.all),
+        ("addresses and keys", str(settings.state_dir.absolute() / "devnet.json")),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows)

@@ -12,7 +12,7 @@ error and exits with status 125.
 
 The script imports only the standard library, so that it starts fast with -I -S.
 
-The kernel already sends the signal when the parent *thread* ends. So start this script from a thread that outlives the
+The kernel sends the signal as soon as the parent *thread* ends, so start this script from a thread that outlives the
 command.
 """
 
@@ -52,7 +52,7 @@ def become_unprivileged() -> None:
     account = pwd.getpwnam(UNPRIVILEGED)
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
     if libc is not None:
-        # Keep capabilities across setuid, also for access(2), with which programs look for their files.
+        # Keep the capabilities across setuid. access(2), which programs call to find files, then uses them too.
         libc.prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0)
     os.setgroups([])
     os.setgid(account.pw_gid)
@@ -60,7 +60,7 @@ def become_unprivileged() -> None:
     if libc is not None:
         only = 1 << _CAP_DAC_OVERRIDE
         header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-        # Effective, permitted and inheritable capabilities: the low 32 bits, then the high ones.
+        # Effective, permitted and inheritable capabilities: first the low 32 bits of each, then the high ones.
         if libc.capset(header, (ctypes.c_uint32 * 6)(only, only, only, 0, 0, 0)) == 0:
             libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_OVERRIDE, 0, 0)
         else:  # root lacks the capability, as in some containers: drop all
@@ -86,7 +86,7 @@ def enter_user_namespace() -> None:
 def bind_to_parent(parent: int, death_signal: int) -> None:
     """Ask the kernel to send `death_signal` to this process when its parent dies (Linux only)."""
 
-    # Call prctl after the change of account, which clears the death signal. exec keeps the death signal.
+    # A change of account clears the death signal, so this call comes last. exec does not clear the signal.
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")

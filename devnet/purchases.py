@@ -32,17 +32,17 @@ _COUNTRIES: Final = (
 DEMO_TIMEOUT_S: Final = 45.0  # for all purchases together
 _BATCH_POLL_INTERVAL_S: Final = 0.5
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 Input = dict[str, Any]
 
 
-async def buy_all(up: Devnet, say: Say) -> None:
+async def buy_all(devnet: Devnet, print_line: PrintLine) -> None:
     """Buy two jobs and a batch, and print each step with its cost. Raise `DevnetError` if a job does not settle."""
     began = anyio.current_time()
     try:
         with anyio.fail_after(DEMO_TIMEOUT_S):
-            async with _open_client(up) as client:
-                shopper = Shopper(client, await client.chain(), say)
+            async with _open_client(devnet) as client:
+                shopper = Shopper(client, await client.chain(), print_line)
                 terms = await shopper.buy_open_job(_chat_input("Why is the sky blue?"))
                 await shopper.buy_designated_job(_chat_input("Name three uses of copper."))
                 questions = [_chat_input(f"What is the capital of {country}?", 16) for country in _COUNTRIES]
@@ -51,7 +51,7 @@ async def buy_all(up: Devnet, say: Say) -> None:
         raise DevnetError(f"the client could not buy a job: {error}") from error
     except TimeoutError:
         raise DevnetError(f"the jobs did not complete within {DEMO_TIMEOUT_S:g} s") from None
-    say(f"client: {len(_COUNTRIES) + 2} jobs were bought and opened in {anyio.current_time() - began:.1f} s")
+    print_line(f"client: {len(_COUNTRIES) + 2} jobs were bought and opened in {anyio.current_time() - began:.1f} s")
 
 
 @attrs.frozen
@@ -60,21 +60,21 @@ class Shopper:
 
     client: Client
     chain: Deployment
-    say: Say
+    print_line: PrintLine
 
     async def buy_open_job(self, model_input: Input) -> FeeTerms:
         """Buy an open job at rates that every ask accepts. Return the quoted fees."""
         asks = await self.client.market.asks(model=MODELS[0].model_id, limit=None)
         rate_in, rate_out = max(ask.rate_in for ask in asks), max(ask.rate_out for ask in asks)
         key = (await self.client.escrow()).escrow_public_key
-        self.say(f"client: offers {rate_in}/{rate_out} to any provider; seals to the escrow {key[:16]}…")
+        self.print_line(f"client: offers {rate_in}/{rate_out} to any provider; seals to the escrow {key[:16]}…")
         return await self._buy_job("open job", model_input, {"rate_in": rate_in, "rate_out": rate_out})
 
     async def buy_designated_job(self, model_input: Input) -> FeeTerms:
         """Buy a job from the best live provider at its ask, sealed to that provider."""
         best = (await self.client.probe(MODEL_NAME, model_input, window=_WINDOW))[0]
         rates = f"{best.rate_in}/{best.rate_out}"
-        self.say(f"client: seals to provider {best.provider_id}, which the market names as the best at {rates}")
+        self.print_line(f"client: seals to provider {best.provider_id}, the market's best offer, at {rates}")
         return await self._buy_job("designated job", model_input, {"provider": best.provider_id})
 
     async def buy_batch(self, inputs: list[Input], terms: FeeTerms) -> None:
@@ -88,34 +88,34 @@ class Shopper:
                 f"provider {share.provider_id} {share.lines} at {share.rate_in}/{share.rate_out}"
                 for share in plan.allocation
             )
-            self.say(f"batch: {plan.lines} lines for {MODEL_NAME} are planned: {shares}")
+            self.print_line(f"batch: {plan.lines} lines for {MODEL_NAME} are planned: {shares}")
         prepared = await self.client.batches.prepare(lines, window=_WINDOW)
         batch = await self.client.batches.create(prepared)
-        self.say(f"batch: {batch.id} is posted; {self._format_amount(prepared.amount)} authorised")
+        self.print_line(f"batch: {batch.id} is posted; {self._format_amount(prepared.amount)} authorised")
         ended = await self.client.batches.wait(batch.id, every=_BATCH_POLL_INTERVAL_S)
         total = opened = 0
         async for result in self.client.batches.results(ended, custom_ids=prepared.custom_ids, charges=prepared.fees):
             line = _require_settled(result)
             text = answer_text(line.output)
             cost = 0 if result.cost is None else result.cost.total
-            self.say(f"batch: {result.custom_id} was answered {text!r}; cost {self._format_amount(cost)}")
+            self.print_line(f"batch: {result.custom_id} was answered {text!r}; cost {self._format_amount(cost)}")
             total, opened = total + cost, opened + 1
         if opened != len(inputs):
             raise DevnetError(f"the batch ended with status {ended.status} and {opened} of {len(inputs)} results")
-        self.say(f"batch: {ended.status}; {opened} lines cost {self._format_amount(total)}")
+        self.print_line(f"batch: {ended.status}; {opened} lines cost {self._format_amount(total)}")
 
-    async def _buy_job(self, what: str, model_input: Input, terms: dict[str, Any]) -> FeeTerms:
+    async def _buy_job(self, label: str, model_input: Input, terms: dict[str, Any]) -> FeeTerms:
         prepared = await self.client.prepare(MODEL_NAME, model_input, window=_WINDOW, **terms)
         quote = (await self.client.quote(prepared)).quote
         submitted = await self.client.submit(prepared, final=True)
-        self.say(f"{what}: {submitted.job_id} is posted; {self._format_amount(submitted.amount)} authorised")
+        self.print_line(f"{label}: {submitted.job_id} is posted; {self._format_amount(submitted.amount)} authorised")
         result = await self.client.open(await self.client.wait(submitted.job_id))
         text = answer_text(result.output)
         charges = _fee_terms(quote)
         cost = self._job_cost(result.job, charges)
-        who, back = f"provider {result.job.svc.provider_id}", self._format_amount(submitted.amount - cost)
-        self.say(f"{what}: {who} claimed, ran and settled; {model_input['input']!r} was answered {text!r}")
-        self.say(f"{what}: cost {self._format_amount(cost)}; {back} refunded")
+        provider, refund = f"provider {result.job.svc.provider_id}", self._format_amount(submitted.amount - cost)
+        self.print_line(f"{label}: {provider} claimed, ran and settled; {model_input['input']!r} was answered {text!r}")
+        self.print_line(f"{label}: cost {self._format_amount(cost)}; {refund} refunded")
         return charges
 
     def _job_cost(self, job: Job, charges: FeeTerms) -> int:
@@ -129,10 +129,10 @@ class Shopper:
 
 
 @asynccontextmanager
-async def _open_client(up: Devnet) -> AsyncIterator[Client]:
+async def _open_client(devnet: Devnet) -> AsyncIterator[Client]:
     """Open a client with the first client's wallet, independent of the environment."""
-    url, gateway = up.coordinator.base_url, up.world.pins.gateway
-    key = up.world.cast.with_role("client")[0].private_key
+    url, gateway = devnet.coordinator.base_url, devnet.world.pins.gateway
+    key = devnet.world.wallets.with_role("client")[0].private_key
     async with (
         httpx.AsyncClient(base_url=url, trust_env=False, timeout=DEMO_TIMEOUT_S) as http,
         Client(url, http=http, wallet_key=key, gateways=gateway, environment={}) as client,
@@ -141,7 +141,7 @@ async def _open_client(up: Devnet) -> AsyncIterator[Client]:
 
 
 def answer_text(output: object) -> str:
-    """Return the text of a model's response, or the input's text if the echo backend returned the input."""
+    """Return the text of a model's response. The echo backend's response is the input, whose text is returned."""
     match output:
         case {"output": [*_, {"content": [{"text": str(text)}]}]} | {"input": str(text)} if text.strip():
             return text.strip()

@@ -9,16 +9,16 @@ import attrs
 from coordinatord.chain.relayer.fees import DEVNET_CHAIN_IDS
 from devnet.ports import ANY_ADDRESS, WantedPort
 
-# Slots per model. A job occupies a slot for two or three blocks, so a batch of 1,000 lines takes less than a minute.
+# Jobs that the provider runs at once per model. Each takes two or three blocks: 1,000 jobs take under a minute.
 SLOTS: Final = 96
 
 
 @attrs.frozen
 class DevnetSettings:
-    """Settings of one run. A port of None means the service's usual port, or a free port if that port is in use."""
+    """Settings of one run. For a port of None, use the service's usual port, or a free port if that port is in use."""
 
     state_dir: Path = Path(".devnet")
-    chain_id: int | None = None  # None: random, so that two devnets differ
+    chain_id: int | None = None  # None: a random id, so that two devnets have different ids
     block_time: int | None = 1  # seconds; None: mine each transaction at once
     rpc_port: int | None = None
     database_port: int | None = None
@@ -32,7 +32,7 @@ class DevnetSettings:
     model: bool = False  # run text and embedding jobs on a language model
 
     @property
-    def listening(self) -> tuple[WantedPort, ...]:
+    def wanted_ports(self) -> tuple[WantedPort, ...]:
         """Ports on which the services listen."""
         return (
             WantedPort("chain", RPC_FLAG, 8545, self.rpc_port),

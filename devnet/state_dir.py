@@ -1,13 +1,13 @@
 """Lock and empty the state directory of one devnet.
 
-lock             locked while a devnet runs; contains the devnet's process id
-devnet.json      addresses and keys for other programs (see devnet.manifest)
-    addresses.json   the address book, for clients
-    known/           the clients' known-markets file
-    anvil/ postgres/ pins/ provider/   files of the services
-    logs/            one file per service; kept until the next start
+lock                                locked while a devnet runs; contains the devnet's process id
+devnet.json                         addresses and keys for other programs (see devnet.manifest)
+addresses.json                      the address book, for clients
+known/                              the clients' known-markets file
+anvil/ postgres/ pins/ provider/    files of the services
+logs/                               one file per service; deleted at the next start
 
-Every devnet starts empty: the chain exists only in memory, and the database and objects are useless without the chain.
+Every devnet starts empty: the chain exists only in memory, and database and objects are useless without that chain.
 """
 
 import fcntl
@@ -37,7 +37,7 @@ _REMOVE_TIMEOUT_S: Final = 10.0
 @attrs.frozen
 class StateDir:
     path: Path
-    left_by_dead_run: bool  # True if this start removed files of a killed run
+    removed_leftovers: bool  # this start deleted files of a killed run
 
     @property
     def manifest(self) -> Path:
@@ -68,15 +68,15 @@ class StateDir:
 def claim_state_dir(path: Path) -> Iterator[StateDir]:
     """Lock the directory `path` for this process and empty it. At the end, delete everything except the logs."""
     path = path.absolute()
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
             _require_usable(path)
-            # Lock the file, because the kernel releases a lock when its process ends. A process id could be stale.
-            lock = held.enter_context(os.fdopen(os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600), "r+"))
+            # The kernel releases the lock when this process ends. A process id in a file could be stale.
+            lock = stack.enter_context(os.fdopen(os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600), "r+"))
             _lock_state_dir(lock, path)
-            left_over = _clear_directory(path)
+            has_leftovers = _clear_directory(path)
             shutil.rmtree(path / _LOGS, ignore_errors=True)
-            state = StateDir(path, left_by_dead_run=left_over)
+            state = StateDir(path, removed_leftovers=has_leftovers)
             for directory in (state.logs, state.anvil, state.postgres, state.pins, state.provider):
                 directory.mkdir()
         except OSError as error:
@@ -110,8 +110,7 @@ def _lock_state_dir(lock: TextIO, path: Path) -> None:
 
 
 def _require_usable(path: Path) -> None:
-    """Raise `DevnetError` if the disk is nearly full, or if the directory contains files that no devnet created. A
-    start would delete such files."""
+    """Raise `DevnetError` if the disk is nearly full or the directory is not a devnet's, whose files may be deleted."""
     path.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(path).free
     if free < _NEEDED_BYTES:
@@ -154,7 +153,7 @@ def _remove_directory(directory: Path) -> None:
 
 
 def _take_ownership(directory: Path) -> None:
-    """Change the owner of all files to root, because root cannot enter other users' directories in some containers."""
+    """Make root the owner of all files: in some containers, root cannot enter other users' directories."""
     with suppress(PermissionError):
         for folder, _, _ in os.walk(directory):
             for name in os.listdir(folder):

@@ -61,8 +61,7 @@ def _find_lock_holder(lock: Path) -> int | None:
 
 
 def _has_lock_open(process: int, lock: Path) -> bool:
-    """Return True if the process has the lock file open. If the devnet runs in another container, the devnet's process
-    id names no process here, or the wrong process."""
+    """Return True if the process has the lock file open. The id may be wrong here if another container wrote it."""
     if sys.platform != "linux":
         return True
     files = Path(f"/proc/{process}/fd")

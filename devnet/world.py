@@ -1,8 +1,8 @@
-"""Services of a running devnet. Tests also use a `World`, which has no daemons."""
+"""Services of a running devnet. Tests also use a `World`, which has neither coordinator nor provider."""
 
 import attrs
 
-from devnet.accounts import Cast
+from devnet.accounts import DevWallets
 from devnet.anvil import Anvil
 from devnet.child import Child
 from devnet.coordinator import CoordinatorService
@@ -14,12 +14,12 @@ from devnet.provider import ProviderService
 
 @attrs.frozen
 class World:
-    """Everything that the daemons need: chain, pin store, database, wallets and deployed market."""
+    """Services, wallets and market that the coordinator and the provider need."""
 
     anvil: Anvil
     pins: PinStoreService
     postgres: Postgres
-    cast: Cast
+    wallets: DevWallets
     market: DevnetMarket
 
     @property

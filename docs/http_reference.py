@@ -297,7 +297,7 @@ def _errors(document: Schema) -> str:
 
 
 def _contract_errors(document: Schema) -> str:
-    parts = ["| error | said of | because | then |\n|---|---|---|---|\n"]
+    parts = ["| error | returned by | because | then |\n|---|---|---|---|\n"]
     for each in document["x-svc-contract-errors"]:
         names = ", ".join(f"`{name}`" for name in each["names"])
         parts.append(_row(names, each["said_of"], each["cause"], each["remedy"]))

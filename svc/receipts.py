@@ -9,7 +9,7 @@ from common import canonical_json
 from common.artifacts import event_topic, load_artifact
 from common.contract_events import event_values
 from common.inclusion.contents import BlockContents
-from common.inclusion.node_values import read_objects, read_octets, read_octets_list
+from common.inclusion.node_values import read_bytes, read_bytes_list, read_objects
 from common.receipt import (
     END_EVENTS,
     JobEvents,
@@ -70,7 +70,7 @@ class Receipts:
                 found[0].values, found[1].values if len(found) == 3 else None, found[-1].values, found[-1].name
             )
             transaction = await node.call("eth_getTransactionByHash", found[0].transaction)
-            call = read_octets(transaction, "input") if isinstance(transaction, dict) else b""
+            call = read_bytes(transaction, "input") if isinstance(transaction, dict) else b""
             signature = find_order_signature(call, self.market, events.posted)
             if signature is None:
                 raise Refused("the transaction that posted the job does not contain the owner's signature of the order")
@@ -114,9 +114,9 @@ async def _build_step(node: Node, event: _JobEvent) -> dict[str, Any]:
 
 def _log_fields(log: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "address": read_octets(log, "address"),
-        "topics": read_octets_list(log, "topics", 32),
-        "data": read_octets(log, "data"),
+        "address": read_bytes(log, "address"),
+        "topics": read_bytes_list(log, "topics", 32),
+        "data": read_bytes(log, "data"),
     }
 
 

@@ -115,13 +115,13 @@ class ProfileTable(TomlTable):
         try:
             return TomlTable.read(self, setting, value)
         except SettingError as error:
-            raise error.below("profile", self.profile) from None
+            raise error.with_prefix("profile", self.profile) from None
 
     def check(self, settings: Sequence[Setting]) -> None:
         try:
             TomlTable.check(self, [each for each in settings if not each.secret])
         except SettingError as error:
-            raise error.below("profile", self.profile) from None
+            raise error.with_prefix("profile", self.profile) from None
 
 
 def variable_name(name: str) -> str:

@@ -10,12 +10,10 @@ from common.api.worked_order import BATCH_ID, JOB_ID
 class BatchError(Shape, frozen=True):
     """Reason why the input file could not be read."""
 
-    code: Annotated[
-        str, described("the error's name: `object_missing`, when the store lost the file", "object_missing")
-    ]
-    message: Annotated[str, described("sentence for a person", "the input file is gone")]
-    param: Annotated[str | None, described("member of the batch at fault, or null", "input_file_id")]
-    line: Annotated[int | None, described("line from which on nothing could be read, or null", 1)]
+    code: Annotated[str, described("code of the error: `object_missing` if the store lost the file", "object_missing")]
+    message: Annotated[str, described("human-readable message", "the input file is gone")]
+    param: Annotated[str | None, described("field of the batch at fault, or null", "input_file_id")]
+    line: Annotated[int | None, described("first line that could not be read, or null", 1)]
 
 
 class BatchErrors(Shape, frozen=True):
@@ -34,7 +32,7 @@ class RequestCounts(Shape, frozen=True):
 
 
 class BatchTerms(Shape, frozen=True):
-    """The window of a batch."""
+    """Window of a batch."""
 
     sla: Annotated[str, described("label of the window: `1h` or `24h`", "1h")]
 
@@ -103,10 +101,10 @@ class PlannedShare(Shape, Generic[N], frozen=True):
 
 
 class PlannedModelShape(Shape, Generic[N], frozen=True):
-    """Providers for the lines of one model. Their lines add up to fewer than `lines` if capacity is short."""
+    """Providers for the lines of one model. If capacity is short, they take fewer than `lines` in total."""
 
     model_id: N
-    lines: Annotated[N, described("lines that the request named", "100")]
+    lines: Annotated[N, described("lines in the request", "100")]
     allocation: tuple[PlannedShare[N], ...]
 
 
@@ -135,7 +133,7 @@ class OutputDetails(Shape, Generic[N], frozen=True):
 
 
 class LineResponse(Shape, frozen=True):
-    """`body` is null: the result is sealed to its owner, and fetched by its CID."""
+    """HTTP response of a settled line. `body` is null, because the result is sealed. Fetch the result by its CID."""
 
     status_code: Annotated[int, described("200: the job settled", 200)]
     request_id: Annotated[str, described("id of the job", JOB_ID)]
@@ -147,7 +145,7 @@ class OutputLine(Shape, Generic[N], frozen=True):
 
     id: LineId
     custom_id: CustomId
-    response: Annotated[LineResponse, described("HTTP response in OpenAI's format, without its body")]
+    response: Annotated[LineResponse, described("HTTP response in OpenAI's format, without a body")]
     error: Annotated[None, described("null: the job settled", None)]
     svc: OutputDetails[N]
 
@@ -155,8 +153,8 @@ class OutputLine(Shape, Generic[N], frozen=True):
 class LineError(Shape, frozen=True):
     """Reason why a line did not end in a settled job."""
 
-    code: Annotated[str, described("the error's name: branch on it", "provider_fail")]
-    message: Annotated[str, described("sentence for a person; may change at any time", "the provider failed the job")]
+    code: Annotated[str, described("code of the error: branch on it", "provider_fail")]
+    message: Annotated[str, described("human-readable message; may change at any time", "the provider failed the job")]
 
 
 class ErrorDetails(Shape, frozen=True):
@@ -170,7 +168,7 @@ class ErrorDetails(Shape, frozen=True):
             "0x" + "0a" * 32,
         ),
     ]
-    line: Annotated[int, described("number of the line in the input file, from 1, blank lines counted", 2)]
+    line: Annotated[int, described("number of the line in the input file, counted from 1 and including blank lines", 2)]
 
 
 class ErrorLine(Shape, frozen=True):

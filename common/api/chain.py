@@ -12,7 +12,7 @@ _UNREPORTED_DEPLOY_BLOCK: Final = 0
 
 
 class HealthShape(Shape, frozen=True):
-    """Answer of a server that is running."""
+    """Response of a running server."""
 
     status: Annotated[Literal["ok"], described("`ok`", "ok")]
 
@@ -32,8 +32,8 @@ class ReadinessShape(ReadinessFields[Digits], frozen=True, kw_only=True):
     reason: Annotated[
         Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"],
         described(
-            "`ready`; `cold_start` (nothing is indexed yet), `trailing` (READY_LAG_BLOCKS or more behind), `reorg` (the"
-            " index is rebuilt) or `chain_unreachable` (the node does not answer)",
+            "`ready`; `cold_start` (nothing is indexed yet), `trailing` (READY_LAG_BLOCKS or more blocks behind),"
+            " `reorg` (the index is being rebuilt) or `chain_unreachable` (the node does not answer)",
             "ready",
         ),
     ]
@@ -41,10 +41,10 @@ class ReadinessShape(ReadinessFields[Digits], frozen=True, kw_only=True):
     code: Annotated[
         Omittable[str],
         described(
-            "another cause why the process is not ready: `stopping`, `no_relayer_role` (the account may not"
-            " post or settle), `relayer_absent` (no process has held the relayer's role for ten seconds),"
+            "other reason why the process is not ready: `stopping`, `no_relayer_role` (the account may not"
+            " post or settle), `relayer_absent` (no process has had the relayer role for ten seconds),"
             " `database_unavailable`, `database_read_only` (the database rejects writes), or `task_failing:NAME` (a"
-            " background task fails again and again)",
+            " background task keeps failing)",
             "no_relayer_role",
         ),
     ] = None
@@ -87,7 +87,7 @@ class DeploymentShape(DeploymentFields[Digits], frozen=True, kw_only=True):
 
 def reported_book(deployment: DeploymentFields[int]) -> AddressBook:
     """Return the address book of the deployment that a coordinator reported. Refuse malformed values."""
-    return AddressBook.of(
+    return AddressBook.from_json(
         {
             "chainId": deployment.chain_id,
             "deployBlock": _UNREPORTED_DEPLOY_BLOCK,

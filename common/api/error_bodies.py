@@ -20,7 +20,7 @@ ErrorType = Literal[
 
 ErrorMessage = Annotated[
     str,
-    described("sentence for a person; may change at any time, so never branch on it", "there is no model 'demo/none'"),
+    described("human-readable message; may change at any time, so never branch on it", "there is no model 'demo/none'"),
 ]
 
 
@@ -29,8 +29,8 @@ class ErrorBody(Shape, frozen=True):
 
     message: ErrorMessage
     type: Annotated[ErrorType, described("class of the error", "invalid_request_error")]
-    param: Annotated[str | None, described("request field at fault, dotted where it is nested, or null")]
-    code: Annotated[str | None, described("the error's name within its type, or null if the type is enough")]
+    param: Annotated[str | None, described("request field at fault, with dots if it is nested, or null")]
+    code: Annotated[str | None, described("code of the error within its type, or null if the type is enough")]
 
 
 class Error(Shape, frozen=True):
@@ -44,7 +44,7 @@ class ModelNotFoundBody(Shape, frozen=True):
 
     message: ErrorMessage
     type: Annotated[Literal["not_found"], described("class of the error", "not_found")]
-    code: Annotated[Literal["model_not_found"], described("there is no model of this name")]
+    code: Annotated[Literal["model_not_found"], described("no model has this name")]
 
 
 class ModelNotFound(Shape, frozen=True):

@@ -1,6 +1,6 @@
 """Shapes of the escrow's responses: public key, evidence, released data keys and handovers of escrow keys.
 
-The specification writes these keys and hashes without 0x.
+In these responses, keys and hashes are hex without 0x, as the specification requires.
 """
 
 from typing import Annotated, Generic, TypeVar
@@ -43,7 +43,7 @@ class Key(Shape, Generic[E], frozen=True):
 
     escrow_public_key: BareBytes32
     evidence: Annotated[E, described("evidence for the key; compare `report_data` with the key before you seal to it")]
-    issued_at: Annotated[int, described("time of the answer, in Unix seconds", 1800000000)]
+    issued_at: Annotated[int, described("time of the response, in Unix seconds", 1800000000)]
 
 
 class ReleasedShape(Shape, frozen=True):

@@ -73,7 +73,7 @@ class JobEventFields(Shape, Generic[N], frozen=True):
     state: Annotated[JobStateNumber, Meta(examples=[JobState.CLAIMED])]
     ended_because: Annotated[EndedBecauseNumber, Meta(examples=[EndedBecause.NOT_ENDED])]
     status: Annotated[JobStatus, described(JOB_STATUS_DESCRIPTION, "in_progress")]
-    block_number: Annotated[N, described("block in which it happened", "43")]
+    block_number: Annotated[N, described("block of the event", "43")]
     block_time: Annotated[N, described("time of that block, in Unix seconds", "1800000030")]
 
 

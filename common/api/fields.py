@@ -13,7 +13,7 @@ import attrs
 
 from common import scalars, strict_json
 from common.api.limits import MAX_VALUES_PER_BODY
-from common.api.words import MEMBER_TEXTS, NO_EXAMPLE
+from common.api.member_texts import MEMBER_TEXTS, NO_EXAMPLE
 from common.refusal import Refused
 
 T = TypeVar("T")
@@ -235,7 +235,7 @@ class StringPairs:
         pairs: dict[str, str] = {}
         for name, text in value.items():
             if len(name) > self.max_key_length:
-                raise Refused(f"{param}'s names must be at most {self.max_key_length} characters", param)
+                raise Refused(f"names in {param} must be at most {self.max_key_length} characters", param)
             pairs[name] = Text(self.max_value_length).read(text, f"{param}.{name}")
         return pairs
 
@@ -250,7 +250,7 @@ class StringPairs:
 
 @attrs.frozen(slots=True)
 class NestedObject(Generic[T]):
-    """An object inside an object."""
+    """An object with the fields of `shape`."""
 
     shape: type[T]
 
@@ -291,9 +291,9 @@ class ListOf(Generic[T]):
 
 
 def parse_request_json(raw: bytes) -> object:
-    """Parse a request's JSON. Check the number of values before parsing, because each may take 100 bytes of memory."""
+    """Parse a request's JSON. Limit the number of values before parsing, because each may take 100 bytes of memory."""
     if len(raw) > MAX_VALUES_PER_BODY and _may_have_more_values(raw, MAX_VALUES_PER_BODY):
-        raise Refused(f"too many JSON values (limit {MAX_VALUES_PER_BODY})")
+        raise Refused(f"the body must have at most {MAX_VALUES_PER_BODY} JSON values")
     return strict_json.parse(raw)
 
 

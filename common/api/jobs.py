@@ -2,9 +2,9 @@
 
 from typing import Annotated, Generic, Literal
 
+from common.api.member_texts import MEMBER_TEXTS
 from common.api.shapes import Address, Bytes32, Digits, N, Omittable, Shape, described
 from common.api.states import ENDED_JOB_STATUSES, JOB_STATUS_DESCRIPTION, EndedBecauseNumber, JobStateNumber, JobStatus
-from common.api.words import MEMBER_TEXTS
 from common.api.worked_order import ORDER_SIGNATURE
 
 _EXAMPLE_TX_HASH = MEMBER_TEXTS["tx_hash"].example
@@ -12,7 +12,7 @@ ReclaimableAt = Annotated[
     Omittable[N],
     described(
         "of a claimed job, the last second in which it can be settled, in Unix seconds; afterwards any account may"
-        " reclaim the job, which returns the payment",
+        " reclaim the job, which refunds the owner",
         "1800003630",
     ),
 ]
@@ -83,7 +83,7 @@ class PendingJobShape(Shape, frozen=True):
     task_cid: str
     signature: Annotated[str, described("the owner's Order signature", ORDER_SIGNATURE)]
     auth_sig: str
-    amount: Annotated[Digits, described("cap + fee + gas_fee that the payment is signed for, in base units", "2014")]
+    amount: Annotated[Digits, described("signed payment: cap + fee + gas_fee, in base units", "2014")]
     fee_bps: int
     gas_fee: Digits
 
@@ -108,15 +108,15 @@ class JobList(Shape, frozen=True):
     pending: Annotated[
         Omittable[list[PendingJobShape]],
         described(
-            "in the answer to a poll with `pending=1`: jobs whose post is not mined yet; for one second, only this"
+            "in the response to a poll with `pending=1`: jobs whose post is not mined yet; for one second, only this"
             " provider is offered these jobs and may claim them"
         ),
     ] = None
     traces: Annotated[
         Omittable[list[JobTraceShape]],
         described(
-            "in the answer to a poll: trace contexts of these jobs, if the client sent one and the coordinator traces."
-            " Unverified, and without effect on the job"
+            "in the response to a poll: trace contexts of these jobs, if the client sent one and the coordinator"
+            " traces. Unverified, and without effect on the job"
         ),
     ] = None
 

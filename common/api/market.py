@@ -4,19 +4,19 @@ import enum
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 from common.api.limits import RELIABILITY_PERIOD_S
+from common.api.member_texts import MEMBER_TEXTS
 from common.api.shapes import Address, Bytes32, Digits, HexBytes, N, Omittable, Shape, described
 from common.api.states import described_enum
-from common.api.words import MEMBER_TEXTS
 
 ENDPOINT_KEYWORD: Final = "x-svc-endpoint"
-"""Key in a model's published schema that holds the endpoint, because the registry has no field for endpoints."""
+"""Key of the endpoint in a model's published schema, because the registry has no field for endpoints."""
 
 # Type of a member that is always 0: the coordinator writes "0", and clients read a number and check it.
 Zero = TypeVar("Zero")
 
 
 class ModelDetails(Shape, Generic[N], frozen=True):
-    """Data of a model that orders need."""
+    """Model data that clients need for orders."""
 
     model_id: N
     enabled: bool
@@ -32,7 +32,7 @@ class ModelDetails(Shape, Generic[N], frozen=True):
 
 
 class ModelFields(Shape, Generic[N], frozen=True):
-    id: Annotated[str, described("name of the model, which may hold slashes", "demo/text-small")]
+    id: Annotated[str, described("name of the model, which may contain slashes", "demo/text-small")]
     owned_by: str
     svc: ModelDetails[N]
 
@@ -81,7 +81,7 @@ ReliabilityMember = Annotated[
 
 LargestBundleMember = Annotated[
     Omittable[int],
-    described("most requests in one job that the provider accepts; absent if it accepts no bundles", 500),
+    described("maximum requests in one job of this provider; absent if it accepts no bundles", 500),
 ]
 
 
@@ -161,7 +161,7 @@ class RateRangeShape(Shape, Generic[N], frozen=True):
     """Rates of settled jobs, in base units for 10^6 units."""
 
     low: Annotated[N, described("lowest rate", "90000")]
-    median: Annotated[N, described("median rate; of two in the middle, the lower", "100000")]
+    median: Annotated[N, described("median rate; with two middle values, the lower", "100000")]
     high: Annotated[N, described("highest rate", "120000")]
 
 
@@ -336,15 +336,17 @@ class FailedCheck(Shape, frozen=True):
     """Failed check of an order, with the error that posting the order would return."""
 
     message: Annotated[
-        str, described("sentence for a person; may change at any time", "signature does not recover to owner")
+        str, described("human-readable message; may change at any time", "signature does not recover to owner")
     ]
-    param: Annotated[str | None, described("member at fault, or null", "signature")]
+    param: Annotated[str | None, described("field at fault, or null", "signature")]
     code: Annotated[str | None, described("the error's code, or null if `param` is enough", "invalid_order_signature")]
-    remedy: Annotated[str, described("remedy, for a person", "sign these very values, in the domain of GET /evm/chain")]
+    remedy: Annotated[
+        str, described("human-readable remedy", "sign these very values, in the domain of GET /evm/chain")
+    ]
 
 
 class CheckedFields(Shape, Generic[N, Zero], frozen=True):
-    ok: Annotated[bool, described("true when no check fails", False)]
+    ok: Annotated[bool, described("true if no check failed", False)]
     checked: Annotated[
         Literal["order", "submission"],
         described("`submission` if `auth_sig` was sent: the payment, container and post are checked as well", "order"),
@@ -355,7 +357,7 @@ class CheckedFields(Shape, Generic[N, Zero], frozen=True):
 
 
 class CheckedShape(CheckedFields[Digits, Literal["0"]], frozen=True):
-    """An order's failed checks, price, and providers that would take it now. Nothing was posted or stored."""
+    """Failed checks and price of an order, and providers that would take the order now. Nothing is posted or stored."""
 
 
 class QuoteBodyShape(QuoteFields[Digits, Literal["0"]], frozen=True):

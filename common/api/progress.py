@@ -1,13 +1,13 @@
 """Progress of a job, including ops that the coordinator has stored and the chain has not confirmed.
 
-Unconfirmed states are provisional, and `rests_on` says how far each op has come.
+Unconfirmed states are provisional. `rests_on` is the stage that an op has reached.
 """
 
 from typing import Annotated, Generic, Literal
 
+from common.api.member_texts import MEMBER_TEXTS
 from common.api.shapes import Address, Bytes32, Digits, N, Omittable, Shape, described
 from common.api.states import JobStatus
-from common.api.words import MEMBER_TEXTS
 
 RestsOn = Literal["stored", "broadcast", "block", "refused"]
 ProgressOp = Literal["post", "claim", "settle", "fail", "cancel", "reclaim"]
@@ -30,10 +30,10 @@ class ProgressStep(Shape, Generic[N], frozen=True):
     block: Annotated[Omittable[N], described("block that mined the op", "43")] = None
     reason: Annotated[
         Omittable[str],
-        described("of a refused op, the contract's error, or the code of the error that kept it from being sent"),
+        described("of a refused op, the contract error, or the code of the error for which the op was not sent"),
     ] = None
-    wallet: Annotated[Omittable[Address], described("wallet of the provider, of a claim, settle or fail")] = None
-    provider_id: Annotated[Omittable[N], described("id of that provider", "1")] = None
+    wallet: Annotated[Omittable[Address], described("of a claim, settle or fail, wallet of the provider")] = None
+    provider_id: Annotated[Omittable[N], described("of a claim, settle or fail, id of the provider", "1")] = None
     result_cid: Annotated[
         Omittable[str],
         described("of a settle, content id of the sealed result, which can be fetched and opened now"),

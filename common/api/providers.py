@@ -10,7 +10,7 @@ from common.api.worked_order import RESULT_CID
 
 
 class OpDoneShape(Shape, frozen=True):
-    """Mined op."""
+    """Response to an op that was mined and took effect."""
 
     tx_hash: Bytes32
     status: Annotated[Literal["success"], described("`success`: the op took effect", "success")]
@@ -21,7 +21,7 @@ class OpDoneShape(Shape, frozen=True):
 
 
 class OpRefused(Shape, frozen=True):
-    """Rejected op. `reason` is the contract error's name, or `unknown` with the revert data in `raw`."""
+    """Response to a rejected op. `reason` is the contract error's name, or `unknown` with the revert data in `raw`."""
 
     ok: Annotated[Literal[False], described("false: nothing took effect", False)]
     reason: Annotated[

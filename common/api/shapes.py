@@ -29,7 +29,7 @@ Base64 = Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})]
 
 
 def described(about: str, *example: Any) -> Meta:
-    """Return the description of a member that `MEMBER_TEXTS` lacks or describes differently. `example` is optional."""
+    """Return the description of a member if `MEMBER_TEXTS` has none or another one. `example` is optional."""
     return Meta(description=about, examples=list(example) or None, extra_json_schema={DESCRIBED_HERE: True})
 
 
@@ -55,5 +55,5 @@ def read_shape(kind: type[S], value: object) -> S:
     """Read a parsed response body and ignore unknown members. Raise Refused if the body does not match `kind`."""
     try:
         return msgspec.convert(value, kind, strict=False)
-    except msgspec.ValidationError as odd:
-        raise Refused(f"the response does not have the expected shape: {odd}") from None
+    except msgspec.ValidationError as error:
+        raise Refused(f"the response does not have the expected shape: {error}") from None

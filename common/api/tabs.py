@@ -11,13 +11,13 @@ MAX_TAB_POST_BYTES: Final = 4 * MIB
 MAX_TAB_WAITING_BYTES: Final = 4 * MIB  # for each tab and direction
 MAX_TAB_WAITING_FRAMES: Final = 1024
 TAB_FRAME_LIFETIME_S: Final = 60  # an unread frame is dropped after this time
-TAB_GROUPING_WINDOW_S: Final = 0.05  # an answer's tokens within this time are sent together
+TAB_GROUPING_WINDOW_S: Final = 0.05  # the tokens of an answer are collected for this time and sent together
 
 TabRefusalCode = Literal["unknown_job", "not_claimed", "not_party", "mailbox_full"]
 
 
 class TabRefusal(Shape, frozen=True):
-    """Tab whose frames were rejected. The mailbox delivers none of this post's frames for the tab."""
+    """Tab whose frames were rejected. The mailbox delivers none of the post's frames for this tab."""
 
     job_id: Bytes32
     code: Annotated[

@@ -42,7 +42,7 @@ class BatchMessage(Shape, frozen=True):
 
 
 class GapData(Shape, frozen=True):
-    """Position from which events continue."""
+    """Event id from which events continue."""
 
     id: EventId
 

@@ -14,7 +14,7 @@ JobMessageType = Literal[
 BatchMessageType = Literal[
     "batch.in_progress", "batch.cancelling", "batch.completed", "batch.failed", "batch.expired", "batch.cancelled"
 ]
-SELECTABLE_EVENTS: Final[tuple[str, ...]] = (*JobMessageType.__args__, *BatchMessageType.__args__)  # type: ignore[attr-defined] # a Literal's words
+SELECTABLE_EVENTS: Final[tuple[str, ...]] = (*JobMessageType.__args__, *BatchMessageType.__args__)  # type: ignore[attr-defined] # a Literal's values
 """Message types that an endpoint can select. Every endpoint also gets messages about undone events, gaps and tests."""
 
 TIMESTAMP_META = described("time of the job's block or of the batch's change, in RFC 3339", "2027-01-15T08:00:30Z")
@@ -24,20 +24,22 @@ class WebhookFields(Shape, frozen=True):
     id: Annotated[str, described("id of the endpoint", EXAMPLE_WEBHOOK_ID)]
     url: Annotated[str, described("URL that receives the messages", "https://hooks.example.org/market")]
     events: Annotated[
-        list[str], described("events that the endpoint receives; empty: all", ["job.settled", "batch.completed"])
+        list[str], described("events that the endpoint receives; empty means all", ["job.settled", "batch.completed"])
     ]
     created_at: int
     status: Annotated[
         Literal["new", "working", "failing", "disabled"],
         described(
-            "`new` before the first attempt ends, then the outcome of the last one; `disabled`: gets no messages",
+            "`new` until the first attempt ends, then the outcome of the last attempt; a `disabled` endpoint gets no"
+            " messages",
             "working",
         ),
     ]
     disabled_because: Annotated[
         Literal["gone", "failing"] | None,
         described(
-            "null, `gone` (answered 410) or `failing` (a day of failures): remove the endpoint and add it again",
+            "null, `gone` (the endpoint returned 410) or `failing` (a day of failures); to enable the endpoint again,"
+            " remove it and add it",
             None,
         ),
     ]
@@ -52,7 +54,7 @@ class WebhookFields(Shape, frozen=True):
         int | None, described("HTTP status of the last attempt, or null without an attempt or response", 200)
     ]
     waiting: Annotated[int, described("messages not delivered yet", 0)]
-    delivered: Annotated[int, described("messages that the endpoint answered with a status of 200 to 299", 7)]
+    delivered: Annotated[int, described("messages for which the endpoint returned a status of 200 to 299", 7)]
     dropped: Annotated[int, described("messages dropped after the last retry, or because too many waited", 0)]
 
 

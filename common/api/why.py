@@ -11,22 +11,22 @@ from common.api.states import JobStateNumber
 
 # Reasons that affect all providers, with the remedy. The response lists them in this order.
 JOB_REASON_REMEDIES: Final[Mapping[str, str]] = {
-    "model_disabled": "cancel it; order a model that is `enabled` (GET /v1/models)",
-    "escrow_key_lost": "cancel it; seal and order again",
-    "authorization_used": "cancel it; seal and order again",
+    "model_disabled": "cancel the job; order a model that is `enabled` (GET /v1/models)",
+    "escrow_key_lost": "cancel the job; seal and order again",
+    "authorization_used": "cancel the job; seal and order again",
     "unfunded": "add to the owner's balance, or cancel other open jobs",
-    "held_back": "wait: it is offered again automatically",
+    "held_back": "wait: the job is offered again automatically",
 }
 
 # Reasons that affect one provider, with the remedy. The response lists them in this order, permanent ones first.
 PROVIDER_REASON_REMEDIES: Final[Mapping[str, str]] = {
-    "not_listed": "order of a listed provider",
-    "model_not_allowed": "order of a provider that may run the model",
-    "designated": "none for an order to one provider; otherwise cancel it and order again",
-    "no_ask": "cancel it; order from a provider with an ask for the model (GET /evm/asks)",
-    "window": "cancel it; order with a window for which the provider has an ask",
-    "price": "cancel it; order at the provider's rates, or above",
-    "not_live": "wait until the provider polls again, or cancel and order from another",
+    "not_listed": "order from a listed provider",
+    "model_not_allowed": "order from a provider that may run the model",
+    "designated": "none if you want only the designated provider; otherwise cancel the job and order again",
+    "no_ask": "cancel the job; order from a provider with an ask for the model (GET /evm/asks)",
+    "window": "cancel the job; order with a window for which the provider has an ask",
+    "price": "cancel the job; order at the provider's rates or higher",
+    "not_live": "wait until the provider polls again, or cancel the job and order from another provider",
     "full": "wait until one of the provider's jobs has ended",
     "no_free_slots": "wait: each poll of the provider states how many jobs it has room for",
     "behind_others": "wait: older jobs are offered first",
@@ -53,17 +53,17 @@ class WhyReason(Shape, frozen=True):
 
     code: Annotated[
         str,
-        shapes.described("the reason's name", "price"),
+        shapes.described("code of the reason", "price"),
         Meta(extra_json_schema={"enum": [*JOB_REASON_REMEDIES, *PROVIDER_REASON_REMEDIES]}),
     ]
     said: Annotated[
         str,
         shapes.described(
-            "sentence for a person; may change at any time",
+            "human-readable message; may change at any time",
             "it asks 200000 in and 400000 out; the order pays 100000 in and 200000 out",
         ),
     ]
-    remedy: Annotated[str, shapes.described("remedy, for a person", PROVIDER_REASON_REMEDIES["price"])]
+    remedy: Annotated[str, shapes.described("human-readable remedy", PROVIDER_REASON_REMEDIES["price"])]
 
 
 class WhyProvider(Shape, Generic[N], frozen=True):
@@ -80,7 +80,7 @@ class WhyProvider(Shape, Generic[N], frozen=True):
 
 
 class WhyHelp(Shape, Generic[N], frozen=True):
-    """Change after which providers would take the job: another order (cancel this one first) or a higher balance."""
+    """Change after which providers would take the job: a new order (cancel this one first) or a higher balance."""
 
     change: Annotated[
         str,
@@ -90,7 +90,7 @@ class WhyHelp(Shape, Generic[N], frozen=True):
     value: Annotated[
         dict[str, N],
         shapes.described(
-            "required values of the order's members; for `funds`, the owner's least sufficient `balance`",
+            "required values of the order's members; for `funds`, the smallest sufficient `balance` of the owner",
             {"rate_in": "200000", "rate_out": "400000"},
         ),
     ]
@@ -107,14 +107,13 @@ class WhyFields(Shape, Generic[N], frozen=True):
     ]
     said: Annotated[
         str,
-        shapes.described(
-            "the verdict as a sentence for a person; may change at any time", "each of 1 live providers asks more"
-        ),
+        shapes.described("human-readable verdict; may change at any time", "each of 1 live providers asks more"),
     ]
     providers: Annotated[
         tuple[WhyProvider[N], ...],
         shapes.described(
-            "of an open job: up to 50 providers that poll for its model or have an ask for it, able ones first"
+            "of an open job: up to 50 providers that poll for the model or have an ask for it; those that take the"
+            " job come first"
         ),
     ]
     would_help: Annotated[

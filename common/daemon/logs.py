@@ -1,4 +1,4 @@
-"""Logging of the daemons: structured events on standard error, one per state change.
+"""Set up the daemons' logs: structured events on standard error, one per state change.
 
 The level "error" means a fault of this system, never a client's mistake. Keys, tokens, signatures, payloads and results
 are not logged at any level. Values of type Secret print as <SECRET>.
@@ -37,7 +37,7 @@ class _LossyStream:
 
 
 def set_up_logging(level: str, *extra_processors: structlog.typing.Processor) -> None:
-    """Log readable lines to a terminal and JSON lines otherwise, including the logs of libraries.
+    """Log to standard error: readable lines on a terminal, otherwise JSON lines. Include the logs of libraries.
 
     `extra_processors` see every event before its exception becomes text.
     """

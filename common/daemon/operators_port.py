@@ -1,4 +1,4 @@
-"""Operators' port of a daemon: an ASGI application with /metrics and a few pages, and its bound socket.
+"""Operators' port of a daemon: an ASGI application for /metrics and a few pages, and its listening socket.
 
 Each daemon runs the application with its own HTTP server. Clients of the API must not reach this port.
 """
@@ -15,12 +15,14 @@ from common.daemon.process import Fatal
 
 log = structlog.get_logger(__name__)
 
-UNREAD_TIMEOUT_MS: Final = 5000
+UNREAD_RESPONSE_TIMEOUT_MS: Final = 5000
 TEXT_HEADERS: Final = ((b"content-type", b"text/plain; charset=utf-8"),)
 
 
 @attrs.frozen(slots=True)
 class Page:
+    """HTTP response with a complete body."""
+
     status: int
     body: bytes
     headers: tuple[tuple[bytes, bytes], ...] = TEXT_HEADERS
@@ -69,7 +71,7 @@ def bind_operators_port(host: str, port: int, setting_names: str) -> socket.sock
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; accepted connections inherit it
-            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_TIMEOUT_MS)
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_RESPONSE_TIMEOUT_MS)
         bound.bind(address)
         bound.listen()
     except OSError as error:

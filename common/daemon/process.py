@@ -1,4 +1,4 @@
-"""Release of the programs, and the error that stops a daemon."""
+"""Version of the programs, and the error that stops a daemon."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ RELEASE: Final = "0.1.0"
 
 @attrs.frozen(slots=True)
 class Fatal(Exception):
-    """The daemon cannot run, e.g. because of a wrong setting, a port in use or an unexpected chain."""
+    """Error with which a daemon cannot run, e.g. a wrong setting, a port in use or an unexpected chain."""
 
     message: str
 
@@ -20,7 +20,7 @@ class Fatal(Exception):
 
 def leaf_exceptions(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     """Return the exceptions in a group and in all groups nested in the group."""
-    found: list[BaseException] = []
+    leaves: list[BaseException] = []
     for inner in group.exceptions:
-        found += leaf_exceptions(inner) if isinstance(inner, BaseExceptionGroup) else [inner]
-    return found
+        leaves += leaf_exceptions(inner) if isinstance(inner, BaseExceptionGroup) else [inner]
+    return leaves

@@ -31,16 +31,15 @@ TaskFunction = Callable[[], Awaitable[object]]
 
 
 class StrayCancellation(Exception):
-    """A cancellation that a task raised although the daemon did not cancel the task."""
+    """Error for a cancellation that a task raised although the daemon did not cancel the task."""
 
 
 @attrs.define(eq=False)
 class Supervisor:
     """Run the background tasks of one process.
 
-    `count_failures` receives the name of a task and the number of failures to add. The number is 0 when the task
-    starts, so that the metric exists from then on. `log_failure` receives the name, the failures in a row and the
-    error.
+    `count_failures(task, count)` adds to the metric of failures. A call with 0 at the start of a task creates the
+    metric. `log_failure(task, failures_in_a_row, error)` logs one failure.
     """
 
     count_failures: Callable[[str, int], object]
@@ -86,7 +85,7 @@ class Supervisor:
             self._record_failure(streak, error)
 
     async def _attempt(self, streak: "_FailureStreak", loop: Callable[[], Awaitable[T]]) -> T:
-        """Run `loop` once. Raise an Exception if the loop failed, or the cancellation if the daemon cancelled the task.
+        """Run `loop` once. Raise an Exception for a failure, or the cancellation if the daemon cancelled the task.
 
         A cancellation that a library leaked counts as a failure.
         """

@@ -8,7 +8,7 @@ import anyio
 
 
 class Systemd:
-    """Notification socket of this service. If systemd did not start the process, the methods do nothing."""
+    """systemd's notification socket for this service. Without systemd, the methods do nothing."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
@@ -27,7 +27,7 @@ class Systemd:
         except OSError:
             return
 
-    async def keep_alive(self) -> None:
+    async def feed_watchdog(self) -> None:
         """Feed the watchdog from the event loop, so that systemd restarts the process if the loop hangs."""
         if self.watchdog_interval_s is None:
             return

@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 
 from common.inclusion import rlp
-from common.inclusion.node_values import read_objects, read_octets, read_octets_list, read_quantity
+from common.inclusion.node_values import read_bytes, read_bytes_list, read_objects, read_quantity
 from common.inclusion.rlp import Item
 from common.inclusion.trie import Trie, trie_key
 from common.keccak import keccak256
@@ -47,7 +47,7 @@ class BlockContents:
 
     @classmethod
     def of(cls, block: Mapping[str, Any], receipts: Sequence[Mapping[str, Any]]) -> "BlockContents":
-        """Encode the results of eth_getBlockByHash, with full transactions, and eth_getBlockReceipts.
+        """Encode the results of eth_getBlockByHash (with full transactions) and eth_getBlockReceipts.
 
         Refuse results that do not reproduce the roots in the block's header, because no proof can be built from them.
         """
@@ -56,7 +56,7 @@ class BlockContents:
             tuple(encode_receipt(each) for each in receipts),
         )
         for values, name in ((contents.transactions, "transactionsRoot"), (contents.receipts, "receiptsRoot")):
-            if build_trie(values).root != read_octets(block, name, 32):
+            if build_trie(values).root != read_bytes(block, name, 32):
                 raise Refused(
                     f"the block's {name} does not match the transactions or receipts that the node returned", name
                 )
@@ -70,13 +70,18 @@ def build_trie(values: Sequence[bytes]) -> Trie:
 def encode_transaction(fields: Mapping[str, Any]) -> bytes:
     """Encode a transaction. Refuse an unsupported type, and a hash that does not match the encoding."""
     kind = _read_type(fields)
-    to = b"" if fields.get("to") is None else read_octets(fields, "to", 20)
-    middle: list[Item] = [_rlp_integer(fields, "gas"), to, _rlp_integer(fields, "value"), read_octets(fields, "input")]
+    to = b"" if fields.get("to") is None else read_bytes(fields, "to", 20)
+    common_fields: list[Item] = [
+        _rlp_integer(fields, "gas"),
+        to,
+        _rlp_integer(fields, "value"),
+        read_bytes(fields, "input"),
+    ]
     signature: list[Item] = [_rlp_integer(fields, "r"), _rlp_integer(fields, "s")]
     nonce = _rlp_integer(fields, "nonce")
     items: list[Item]
     if kind == 0:
-        items = [nonce, _rlp_integer(fields, "gasPrice"), *middle, _rlp_integer(fields, "v"), *signature]
+        items = [nonce, _rlp_integer(fields, "gasPrice"), *common_fields, _rlp_integer(fields, "v"), *signature]
     else:
         names = ("gasPrice",) if kind == 1 else ("maxPriorityFeePerGas", "maxFeePerGas")
         fees = [_rlp_integer(fields, name) for name in names]
@@ -84,27 +89,27 @@ def encode_transaction(fields: Mapping[str, Any]) -> bytes:
             _rlp_integer(fields, "chainId"),
             nonce,
             *fees,
-            *middle,
+            *common_fields,
             _rlp_access_list(fields),
             *_rlp_fields_of_type(fields, kind),
         ]
         items += [_rlp_parity(fields), *signature]
     raw = _with_type_byte(kind, rlp.encode(items))
-    if keccak256(raw) != read_octets(fields, "hash", 32):
+    if keccak256(raw) != read_bytes(fields, "hash", 32):
         raise Refused(f"the hash of a type {kind} transaction does not match its fields", "hash")
     return raw
 
 
 def encode_receipt(fields: Mapping[str, Any]) -> bytes:
     logs: list[Item] = [
-        [read_octets(log, "address", 20), read_octets_list(log, "topics", 32), read_octets(log, "data")]
+        [read_bytes(log, "address", 20), read_bytes_list(log, "topics", 32), read_bytes(log, "data")]
         for log in read_objects(fields, "logs")
     ]
-    outcome = _rlp_integer(fields, "status") if fields.get("status") is not None else read_octets(fields, "root", 32)
+    outcome = _rlp_integer(fields, "status") if fields.get("status") is not None else read_bytes(fields, "root", 32)
     items: list[Item] = [
         outcome,
         _rlp_integer(fields, "cumulativeGasUsed"),
-        read_octets(fields, "logsBloom", 256),
+        read_bytes(fields, "logsBloom", 256),
         logs,
     ]
     return _with_type_byte(_read_type(fields), rlp.encode(items))
@@ -115,7 +120,7 @@ def read_receipt(raw: bytes, param: str | None = None) -> TransactionReceipt:
         raw = raw[1:]
     items = rlp.decode_list(raw, param)
     if len(items) != 4 or isinstance(items[3], bytes):
-        raise Refused(f"{param or 'the receipt'} must have four fields, the last of which holds the logs", param)
+        raise Refused(f"{param or 'the receipt'} must have four fields, the last a list of logs", param)
     return TransactionReceipt(
         rlp.string_of(items[0], param) == b"\x01", tuple(_read_log(each, param) for each in items[3])
     )
@@ -123,7 +128,7 @@ def read_receipt(raw: bytes, param: str | None = None) -> TransactionReceipt:
 
 def _read_log(item: Item, param: str | None) -> Log:
     if isinstance(item, bytes) or len(item) != 3 or isinstance(item[1], bytes):
-        raise Refused(f"{param or 'the receipt'} holds a malformed log", param)
+        raise Refused(f"{param or 'the receipt'} has a malformed log", param)
     topics = tuple(rlp.string_of(each, param, 32) for each in item[1])
     return Log(rlp.string_of(item[0], param, 20), topics, rlp.string_of(item[2], param))
 
@@ -131,7 +136,7 @@ def _read_log(item: Item, param: str | None) -> Log:
 def _read_type(fields: Mapping[str, Any]) -> int:
     kind = read_quantity(fields, "type") if fields.get("type") is not None else 0
     if kind > _MAX_TRANSACTION_TYPE:
-        raise Refused(f"the block holds a transaction of type {kind}; types 0 to 4 are supported", "type")
+        raise Refused(f"the block has a transaction of type {kind}; types 0 to 4 are supported", "type")
     return kind
 
 
@@ -149,19 +154,19 @@ def _rlp_parity(fields: Mapping[str, Any]) -> bytes:
 
 def _rlp_access_list(fields: Mapping[str, Any]) -> list[Item]:
     return [
-        [read_octets(each, "address", 20), read_octets_list(each, "storageKeys", 32)]
+        [read_bytes(each, "address", 20), read_bytes_list(each, "storageKeys", 32)]
         for each in read_objects(fields, "accessList")
     ]
 
 
 def _rlp_fields_of_type(fields: Mapping[str, Any], kind: int) -> list[Item]:
     if kind == 3:
-        return [_rlp_integer(fields, "maxFeePerBlobGas"), read_octets_list(fields, "blobVersionedHashes", 32)]
+        return [_rlp_integer(fields, "maxFeePerBlobGas"), read_bytes_list(fields, "blobVersionedHashes", 32)]
     if kind != 4:
         return []
     return [[_rlp_authorisation(each) for each in read_objects(fields, "authorizationList")]]
 
 
 def _rlp_authorisation(fields: Mapping[str, Any]) -> list[Item]:
-    parts = [_rlp_integer(fields, "chainId"), read_octets(fields, "address", 20), _rlp_integer(fields, "nonce")]
+    parts = [_rlp_integer(fields, "chainId"), read_bytes(fields, "address", 20), _rlp_integer(fields, "nonce")]
     return [*parts, _rlp_parity(fields), _rlp_integer(fields, "r"), _rlp_integer(fields, "s")]

@@ -14,11 +14,11 @@ from typing import Any, Final
 import attrs
 
 from common.inclusion import rlp
-from common.inclusion.node_values import read_octets, read_quantity
+from common.inclusion.node_values import read_bytes, read_quantity
 from common.keccak import keccak256
 from common.refusal import Refused
 
-# JSON-RPC name and byte length of each field. The length None means an integer, and 0 means bytes of any length.
+# JSON-RPC name and byte length of each field: None for an integer, 0 for bytes of any length.
 _FIELDS: Final[tuple[tuple[str, int | None], ...]] = (
     *(("parentHash", 32), ("sha3Uncles", 32), ("miner", 20), ("stateRoot", 32)),
     *(("transactionsRoot", 32), ("receiptsRoot", 32), ("logsBloom", 256), ("difficulty", None), ("number", None)),
@@ -51,10 +51,10 @@ def encode_header(block: Mapping[str, Any]) -> bytes:
         items.append(
             rlp.integer_content(read_quantity(block, name))
             if length is None
-            else read_octets(block, name, length or None)
+            else read_bytes(block, name, length or None)
         )
     raw = rlp.encode(items)
-    if keccak256(raw) != read_octets(block, "hash", 32):
+    if keccak256(raw) != read_bytes(block, "hash", 32):
         raise Refused(
             "the block's hash does not match its header fields; this chain may use non-standard headers", "hash"
         )

@@ -24,7 +24,7 @@ def encode(item: Item) -> bytes:
 
 
 def integer_content(value: int) -> bytes:
-    """Return the bytes that RLP encodes for an integer: big-endian without leading zeros, empty for zero."""
+    """Return an integer as the byte string that RLP encodes: big-endian without leading zeros, empty for zero."""
     return value.to_bytes((value.bit_length() + 7) // 8, "big")  # raises OverflowError for a negative value
 
 
@@ -46,14 +46,16 @@ def decode_list(raw: bytes, param: str | None = None) -> list[Item]:
 def string_of(item: Item, param: str | None = None, length: int | None = None) -> bytes:
     """Return `item` as bytes. Refuse a list, and a string that does not have `length` bytes."""
     if not isinstance(item, bytes) or (length is not None and len(item) != length):
-        raise Refused(f"{_subject(param)} must hold a string{'' if length is None else f' of {length} bytes'}", param)
+        raise Refused(
+            f"{_subject(param)} must be a byte string{'' if length is None else f' of {length} bytes'}", param
+        )
     return item
 
 
 def integer_of(item: Item, param: str | None = None) -> int:
     raw = string_of(item, param)
     if raw[:1] == b"\0":
-        raise Refused(f"{_subject(param)} holds an integer with a leading zero", param)
+        raise Refused(f"{_subject(param)} must be an integer without leading zeros", param)
     return int.from_bytes(raw, "big")
 
 
@@ -78,7 +80,10 @@ def _decode_item(raw: bytes, at: int, end: int, param: str | None, depth: int) -
         raise Refused(f"{_subject(param)} is truncated", param)
     if kind == 0x80:
         if length == 1 and raw[start] < 0x80:
-            raise Refused(f"{_subject(param)} encodes a single byte with a length, which is not canonical", param)
+            raise Refused(
+                f"{_subject(param)} encodes a single byte below 0x80 with a length prefix, which is not canonical",
+                param,
+            )
         return raw[start:stop], stop
     items: list[Item] = []
     while start < stop:

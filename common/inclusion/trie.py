@@ -4,9 +4,9 @@
     extension  rlp([path with flag 0 or 1, child])
     branch     rlp([child for each of 16 digits, value])
 
-A path holds two hex digits per byte. The first digit is the flag, and a zero digit follows flags 0 and 2.
+A path has two hex digits per byte. The first digit is the flag, and a zero digit follows flags 0 and 2.
 A node refers to a child by the child's encoding if the encoding is shorter than 32 bytes, otherwise by its keccak256.
-A proof holds the encodings of the nodes from the root to the value, except nodes that are embedded in their parent.
+A proof lists the encodings of the nodes from the root to the value, except nodes that are embedded in their parent.
 
 In a block, rlp(n) is the key of transaction n and of its receipt.
 """
@@ -34,7 +34,7 @@ class Trie:
 
     def __init__(self, values: Mapping[bytes, bytes]) -> None:
         if not all(values.values()):
-            raise ValueError("a trie must not hold an empty value")
+            raise ValueError("a trie must not have an empty value")
         self._pairs = sorted((_hex_digits(key), value) for key, value in values.items())
         self._nodes: dict[bytes, bytes] = {}  # encodings by hash
         top = rlp.encode(self._build_node(self._pairs, 0)) if self._pairs else rlp.encode(b"")
@@ -42,7 +42,7 @@ class Trie:
         self._nodes[self.root] = top
 
     def proof(self, key: bytes) -> list[bytes]:
-        """Return the inclusion proof of a key. Raise KeyError if the trie does not hold the key."""
+        """Return the inclusion proof of a key. Raise KeyError if the trie does not have the key."""
         digits = _hex_digits(key)
         if all(digits != path for path, _ in self._pairs):
             raise KeyError(key)
@@ -70,9 +70,12 @@ class Trie:
                 _encode_path(first[depth:shared], leaf=False),
                 self._child_reference(self._build_node(pairs, shared)),
             ]
-        ends = pairs[0][1] if len(first) == depth else b""
-        below = [[pair for pair in pairs if len(pair[0]) > depth and pair[0][depth] == digit] for digit in range(16)]
-        return [*(self._child_reference(self._build_node(each, depth + 1)) if each else b"" for each in below), ends]
+        value = pairs[0][1] if len(first) == depth else b""
+        children = [[pair for pair in pairs if len(pair[0]) > depth and pair[0][depth] == digit] for digit in range(16)]
+        return [
+            *(self._child_reference(self._build_node(each, depth + 1)) if each else b"" for each in children),
+            value,
+        ]
 
     def _child_reference(self, node: Item) -> Item:
         """Return the item by which a parent refers to this node. Store the node's encoding if the item is a hash."""
@@ -86,20 +89,20 @@ class Trie:
 
 def verify_proof(root: bytes, key: bytes, proof: Sequence[bytes], param: str | None = None) -> bytes:
     """Check a proof and return the value at `key`. Refuse a wrong proof, and a proof with unneeded nodes."""
-    digits, left = _hex_digits(key), list(proof)
+    digits, unused_nodes = _hex_digits(key), list(proof)
     child: Item = root
     while True:
         if isinstance(child, bytes):
-            if not left or len(child) != 32 or keccak256(left[0]) != child:
+            if not unused_nodes or len(child) != 32 or keccak256(unused_nodes[0]) != child:
                 raise Refused(f"{param or 'the proof'} does not match its root", param)
-            child = rlp.decode(left.pop(0), param)
+            child = rlp.decode(unused_nodes.pop(0), param)
         try:
             step = _descend(child, digits)
-        except Refused as wrong:
-            raise Refused(f"{param or 'the proof'}: {wrong.message}", param) from None
+        except Refused as refusal:
+            raise Refused(f"{param or 'the proof'}: {refusal.message}", param) from None
         if isinstance(step, bytes):
-            if left:
-                raise Refused(f"{param or 'the proof'} holds nodes that are not on the path to its value", param)
+            if unused_nodes:
+                raise Refused(f"{param or 'the proof'} has nodes that are not on the path to its value", param)
             return step
         child, digits = step
 
@@ -111,11 +114,11 @@ def _descend(node: Item, digits: _Digits) -> bytes | tuple[Item, _Digits]:
     if len(node) == 17:
         child = node[digits[0]] if digits else node[16]
         if not child:
-            raise Refused("the trie holds no value at this key")
+            raise Refused("the trie has no value at this key")
         return (child, digits[1:]) if digits else rlp.string_of(child)
     path, leaf = _decode_path(rlp.string_of(node[0]))
     if digits[: len(path)] != path or (leaf and len(path) != len(digits)):
-        raise Refused("the trie holds no value at this key")
+        raise Refused("the trie has no value at this key")
     return rlp.string_of(node[1]) if leaf else (node[1], digits[len(path) :])
 
 

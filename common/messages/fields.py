@@ -1,7 +1,7 @@
 """Validators (attrs) for the value ranges of EIP-712 fields.
 
-A message with valid values can be packed and hashed. Request parsers reject other values earlier, with the name of the
-request's field.
+A message with valid values can be packed and hashed. For values from requests, the request's parser reports errors
+earlier, with the name of the request's field.
 """
 
 from collections.abc import Callable
@@ -32,10 +32,10 @@ def _fixed_bytes(length: int) -> _Validator:
 
 
 def checked_by_class(validator: _Validator) -> Any:
-    """Declare a field of a class whose `__attrs_post_init__` checks all fields in one expression.
+    """Declare a field without a validator call, for a class that checks all fields at once in `__attrs_post_init__`.
 
-    In messages of batch lines, calling one validator per field would take longer than hashing the message. The class
-    calls `raise_invalid_field` when its check fails.
+    If the check fails, the class calls `raise_invalid_field`. In batches, one validator call per field would take
+    longer than hashing the message.
     """
     return attrs.field(metadata={_VALIDATOR_KEY: validator})
 

@@ -1,7 +1,4 @@
-"""Structs that providers sign to publish their identity, capacity and prices.
-
-Their domains are `SVC Providers` and `SVC Asks`.
-"""
+"""Structs that providers sign: identity and capacity (domain `SVC Providers`) and prices (domain `SVC Asks`)."""
 
 from struct import Struct
 from typing import ClassVar, Final
@@ -34,7 +31,7 @@ class SetIdentity:
 
 @frozen(slots=True)
 class RequestCapacity:
-    """Number of jobs that the provider wants to hold at once."""
+    """Request for a capacity of `n` concurrent jobs."""
 
     TYPE: ClassVar[str] = "RequestCapacity(uint32 n,uint64 issuedAt)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))

@@ -41,7 +41,7 @@ _ASSET_LISTS: Final[tuple[tuple[str, AssetKind, int], ...]] = (
 
 @attrs.frozen(slots=True)
 class Asset:
-    """Declared asset. `param` is its path in the input, e.g. `reference_images[2]`.
+    """Asset with the values that the request declares. `param` is its path in the input, e.g. `reference_images[2]`.
 
     `seconds` is 1 for a still. An audio has no pixels and costs no units.
     """

@@ -34,4 +34,4 @@ def _read_seconds(value: object, param: str) -> int:
             return int(value)
     elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_SAFE_INTEGER:
         return int(value)
-    raise Refused(f"{param} must be a number of seconds, digits or auto", param)
+    raise Refused(f"{param} must be seconds (a number or a string of digits) or auto", param)

@@ -7,7 +7,7 @@
 A tier is named after its 16:9 frame. At another ratio the frame has about the same area, and both sides are rounded to
 the nearest even number, as encoders need:
 
-    width = 2·round(√(area · a / b) / 2)      height = 2·round(√(area · b / a) / 2)
+    width = 2·round(√(area · a / b) / 2)      height = 2·round(√(area · b / a) / 2)      for the ratio a:b
 """
 
 from fractions import Fraction
@@ -44,13 +44,13 @@ def frame_size(tier: str, ratio: str) -> tuple[int, int]:
     width, height = RESOLUTION_TIERS[tier]
     if ratio == WIDE_RATIO:
         return width, height
-    across, down = ASPECT_RATIOS[ratio]
+    ratio_width, ratio_height = ASPECT_RATIOS[ratio]
     area = width * height
-    return _even_root(area * across, down), _even_root(area * down, across)
+    return _even_root(area * ratio_width, ratio_height), _even_root(area * ratio_height, ratio_width)
 
 
 def largest_frame(tier: str) -> tuple[int, int]:
-    """Return the largest frame of a tier. It sets the price of the ratio `adaptive`: the model chooses the frame."""
+    """Return the largest frame of a tier. It is the price for `adaptive`, because the model then chooses the frame."""
     return max((frame_size(tier, ratio) for ratio in ASPECT_RATIOS), key=_area)
 
 
@@ -102,8 +102,8 @@ def _area(frame: tuple[int, int]) -> int:
     return frame[0] * frame[1]
 
 
-def _larger_over_smaller(one: int, other: int) -> Fraction:
-    return Fraction(max(one, other), min(one, other))
+def _larger_over_smaller(a: int, b: int) -> Fraction:
+    return Fraction(max(a, b), min(a, b))
 
 
 def _even_root(numerator: int, denominator: int) -> int:

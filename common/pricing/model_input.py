@@ -35,7 +35,7 @@ IMAGES_ENDPOINT: Final = "/v1/images/generations"
 TEXT_ENDPOINTS: Final = frozenset({"/v1/responses", "/v1/chat/completions"})
 
 
-# The first of these parameters that is not zero sets the output units of a text request.
+# The first of these parameters with a value other than zero sets the output units of a text request.
 OUTPUT_CAP_PARAMS: Final = ("max_output_tokens", "max_tokens", "max_completion_tokens")
 DURATION_PARAMS: Final = ("duration_secs", "duration")
 _IMAGE_PARAMS: Final = ("num_images", "width", "resolution")
@@ -62,7 +62,7 @@ def modality_of(endpoint: str | None, model_input: Input) -> Modality:
 
 
 def carries_assets(model_input: Input) -> bool:
-    """Return True if the input has a reference asset, even a malformed one."""
+    """Return True if the input has a reference asset, valid or not."""
     return _has_any(model_input, SINGLE_ASSET_PARAMS) or any(model_input.get(name) for name in ASSET_LIST_PARAMS)
 
 

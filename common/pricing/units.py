@@ -2,7 +2,7 @@
 
     units_in    text, embeddings    ⌈length of the input's canonical JSON / 4 bytes⌉, at least 1
                 image, video        Σ width × height × max(1, seconds) over the declared reference assets
-    units_out   text                the first of the caps in OUTPUT_CAP_PARAMS that is not zero, otherwise 4096
+    units_out   text                the first parameter of OUTPUT_CAP_PARAMS that is not zero, otherwise 4096
                 embeddings          0
                 image               frame pixels × num_images
                 video               frame pixels × seconds
@@ -28,14 +28,14 @@ MAX_UNITS: Final = 2**32 - 1  # uint32 in the order
 
 @attrs.frozen(slots=True)
 class Units:
-    """Units of an order. Both fit a uint32."""
+    """Input units and maximum output units of an order. Both fit a uint32."""
 
     units_in: int
     units_out: int
 
 
 def units_of(modality: Modality, model_input: Input, *, units_out: int | None = None) -> Units:
-    """Return the units of an input. A given `units_out` replaces the input's output units, except for embeddings."""
+    """Return the units of an input. A given `units_out` overrides the input's output units, except for embeddings."""
     if modality in {"image", "video"}:
         assets = read_assets(model_input)
         input_units = sum(asset.units for asset in assets)
@@ -67,5 +67,5 @@ def _image_count(model_input: Input) -> int:
 
 def _check_units(units: int, param: str) -> int:
     if units > MAX_UNITS:
-        raise Refused(f"the request needs {units} {param}; an order can hold at most {MAX_UNITS}", param)
+        raise Refused(f"the request needs {units} {param}; an order can have at most {MAX_UNITS}", param)
     return units

@@ -14,8 +14,8 @@ KeyPath = tuple[str | int, ...]
 class SettingError(Refused):
     """Error in a setting. The message has the file, the key and the problem.
 
-    `problem` completes a sentence after the key, e.g. `must be an integer in 1..10, not 11`. `param` is the path as
-    text. `file` is None for a variable.
+    `problem` completes a sentence that starts with the key, e.g. `must be an integer in 1..10, not 11`. `param` is the
+    path as text. `file` is None for a variable.
     """
 
     path: KeyPath = ()
@@ -34,7 +34,7 @@ class SettingError(Refused):
         message = sentence if file is None else f"{file}: {sentence}"
         return cls(message, param=key or None, path=path, problem=problem, file=file)
 
-    def below(self, *path: str | int) -> "SettingError":
+    def with_prefix(self, *path: str | int) -> "SettingError":
         """Return the error with `path` prepended to its path."""
         return SettingError.at((*path, *self.path), self.problem, self.file)
 

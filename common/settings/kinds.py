@@ -1,4 +1,4 @@
-"""Kinds of settings' values. A kind parses the text of a variable and the value in a TOML file."""
+"""Types of settings' values (kinds). A kind parses the text of a variable and the value in a TOML file."""
 
 import re
 from collections.abc import Callable
@@ -22,11 +22,11 @@ _URL_PATTERN: Final = re.compile(r"https?://[^\s/?#]+(/[^\s#]*)?")
 
 @attrs.frozen(slots=True)
 class Kind(Generic[T]):
-    """Kind of a value.
+    """Type of a setting's value, with its parsers.
 
     `expected` completes the sentence "KEY must be …". `range` is a shorter text for the settings table.
-    `from_text` and `from_toml` raise ValueError if `expected` describes the problem well enough. Otherwise, they raise
-    `Refused` with a message that completes a sentence after the key.
+    For an invalid value, `from_text` and `from_toml` raise ValueError if `expected` explains the problem. Otherwise,
+    they raise `Refused` with a message that completes a sentence after the key.
     """
 
     expected: str
@@ -36,8 +36,7 @@ class Kind(Generic[T]):
 
 
 def parsed_string(expected: str, parse: Callable[[str], T], values: str = "") -> Kind[T]:
-    """Return a kind for values that every source gives as a string. `values` describes the valid values in the settings
-    table."""
+    """Return a kind for values that are strings in all sources. `values` is the kind's `range`."""
 
     def from_toml(value: object) -> T:
         if not isinstance(value, str) or not value:
@@ -114,18 +113,18 @@ def _parse_http_url(text: str) -> str:
 def list_of(kind: Kind[T], at_least: int = 0) -> Kind[tuple[T, ...]]:
     """Return the kind of a list: comma-separated in a variable, an array in a TOML file."""
 
-    def counted(values: tuple[T, ...]) -> tuple[T, ...]:
+    def require_minimum(values: tuple[T, ...]) -> tuple[T, ...]:
         if len(values) < at_least:
             raise ValueError
         return values
 
     def from_text(text: str) -> tuple[T, ...]:
-        return counted(tuple(kind.from_text(part.strip()) for part in text.split(",")))
+        return require_minimum(tuple(kind.from_text(part.strip()) for part in text.split(",")))
 
     def from_toml(value: object) -> tuple[T, ...]:
         if not isinstance(value, list):
             raise ValueError
-        return counted(tuple(read_value(kind, each, n) for n, each in enumerate(value)))
+        return require_minimum(tuple(read_value(kind, each, n) for n, each in enumerate(value)))
 
     expected = f"a list, each {kind.expected}" + (f" (at least {at_least})" if at_least else "")
     return Kind(expected, from_text, from_toml, f"list of {kind.range}" if kind.range else "list")
@@ -159,7 +158,7 @@ def _read_with_key(read: Callable[[], T], expected: str, value: object, key: str
     try:
         return read()
     except SettingError as error:
-        raise error.below(key) from None
+        raise error.with_prefix(key) from None
     except Refused as error:
         raise SettingError.at((key, error.param) if error.param else (key,), error.message) from None
     except ValueError:

@@ -68,9 +68,9 @@ def settings_text(rows: Sequence[SettingRow], columns: int | None = None) -> str
     lines = []
     for row in rows:
         value = "unset" if row.value is None else _shortened(row.value)
-        origin = "" if row.source is None else f" ({row.source})"
+        source = "" if row.source is None else f" ({row.source})"
         problem = "" if row.problem is None else f"  WRONG: {row.problem}"
-        lines.append(hanging_text(f"{row.name:{width}}  ", f"{value}{origin}{problem}", columns))
+        lines.append(hanging_text(f"{row.name:{width}}  ", f"{value}{source}{problem}", columns))
         facts = [row.meaning, row.range, f"default {row.default}" if row.default is not None else ""]
         lines.append(hanging_text(_INDENT, "; ".join(fact for fact in facts if fact), columns))
     return "\n".join(lines)

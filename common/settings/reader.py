@@ -23,7 +23,7 @@ _MIN_VARIABLE_SIMILARITY: Final = 0.84  # higher, because the variable may belon
 
 @attrs.frozen(slots=True)
 class Setting:
-    """Declared setting. `name` is the key in a TOML file; the variable is the prefix and `name` in upper case."""
+    """Declared setting. `name` is its key in a TOML file. Its variable is a prefix followed by `name` in upper case."""
 
     field: str
     name: str
@@ -71,7 +71,7 @@ class Source(Protocol):
 
     @property
     def file(self) -> Path | None:
-        """File or folder that messages name, or None."""
+        """File or folder that error messages name, or None."""
 
     @property
     def label(self) -> str:
@@ -206,8 +206,8 @@ def read_from_sources(cls: type[T], *sources: Source) -> T:
             raise
         except Refused as error:
             keys = {each.field: sources[0].key(each) for each in settings}
-            place = (keys.get(error.param, error.param),) if error.param else ()
-            raise SettingError.at(place, error.message) from None
+            path = (keys.get(error.param, error.param),) if error.param else ()
+            raise SettingError.at(path, error.message) from None
 
 
 def find_setting(setting: Setting, *sources: Source) -> tuple[Source, object] | None:
@@ -245,8 +245,8 @@ def suggestion(name: str, known: Collection[str]) -> str:
     >>> suggestion("slot", ["slots", "name"])
     ' (did you mean slots?)'
     """
-    near = most_similar_name(name, known)
-    return f" (did you mean {near}?)" if near else ""
+    similar = most_similar_name(name, known)
+    return f" (did you mean {similar}?)" if similar else ""
 
 
 def unknown_variables(
@@ -255,18 +255,18 @@ def unknown_variables(
     """Return the variables that look like settings but are not, each with the most similar setting or None.
 
     A variable looks like a setting if its first word is the first word of a setting, or if its name is similar to the
-    name of a setting. `foreign` lists variables of other programs, and first words (with `_`) that other programs also
-    use.
+    name of a setting. `foreign` lists variables of other programs, and first words, such as `SENTRY_`, that other
+    programs also use.
     """
     first_words = {
         name.partition("_")[0] for name in known if "_" in name and f"{name.partition('_')[0]}_" not in foreign
     }
-    found = {}
+    unknown = {}
     for name in sorted(name for name, value in environ.items() if value):
         if name in known or name in foreign or not _VARIABLE_PATTERN.fullmatch(name):
             continue
-        near = most_similar_name(name, known, _MIN_VARIABLE_SIMILARITY)
+        similar = most_similar_name(name, known, _MIN_VARIABLE_SIMILARITY)
         first_word, _, rest = name.partition("_")
-        if near or (rest and first_word in first_words):
-            found[name] = near
-    return found
+        if similar or (rest and first_word in first_words):
+            unknown[name] = similar
+    return unknown

@@ -50,12 +50,12 @@ def table(cls: type[T]) -> Kind[T]:
 
 def tables(cls: type[T], at_least: int = 0) -> Kind[tuple[T, ...]]:
     """Return the kind of an array of TOML tables, such as `[[model]]`."""
-    one = table(cls)
+    item_kind = table(cls)
 
     def from_toml(value: object) -> tuple[T, ...]:
         if not isinstance(value, list) or len(value) < at_least:
             raise ValueError
-        return tuple(read_value(one, each, n) for n, each in enumerate(value))
+        return tuple(read_value(item_kind, each, n) for n, each in enumerate(value))
 
     minimum = f" (at least {at_least})" if at_least else ""
     return Kind(f"an array of tables{minimum}", _reject_text, from_toml, "tables")
@@ -87,5 +87,5 @@ def _require_table(value: object) -> dict[str, object]:
 
 
 def _reject_text(text: str) -> NoReturn:
-    """Reject a table in an environment variable."""
+    """Reject a value from an environment variable, because a variable cannot have a table."""
     raise ValueError

@@ -60,6 +60,8 @@ class ChannelBinding:
 
 @attrs.frozen(slots=True)
 class Frame:
+    """Frame of a channel. `kind` is HELLO, WELCOME, DATA or LOST."""
+
     kind: int
     channel_id: bytes
     body: bytes = attrs.field(repr=False)
@@ -107,7 +109,9 @@ class _Handshake:
     __slots__ = ("_chaining_key", "_cipher", "_hash")
 
     def __init__(self, prologue: bytes, owner: PublicKey, provider: PublicKey) -> None:
-        self._hash = self._chaining_key = _NOISE_PROTOCOL  # Noise hashes only protocol names above 32 bytes
+        self._hash = self._chaining_key = (
+            _NOISE_PROTOCOL  # not hashed, because Noise hashes only protocol names above 32 bytes
+        )
         self._cipher: _Cipher | None = None
         for known in (prologue, owner.raw, provider.raw):
             self.mix_hash(known)
@@ -137,7 +141,7 @@ class _Handshake:
 
     def _current_cipher(self) -> _Cipher:
         if self._cipher is None:
-            raise AssertionError("the Noise pattern must mix a key before it encrypts")
+            raise AssertionError("mix_key must be called before encrypting or decrypting")
         return self._cipher
 
 
@@ -150,7 +154,7 @@ class Channel:
         self.id = channel_id
         self._outgoing = outgoing
         self._incoming = incoming
-        self._received = bytearray()  # joined parts of an incomplete message, so that empty parts use no memory
+        self._received = bytearray()  # parts of an incomplete message, joined so that empty parts use no memory
 
     def seal(self, message: bytes) -> list[bytes]:
         """Encrypt a message into frames, which must be sent in this order."""
@@ -159,12 +163,12 @@ class Channel:
         frames = []
         for start in range(0, max(1, len(message)), _PART_BYTES):
             part = message[start : start + _PART_BYTES]
-            follows = _MORE_PARTS if start + _PART_BYTES < len(message) else _LAST_PART
-            frames.append(Frame(DATA, self.id, self._outgoing.encrypt(bytes((follows,)) + part)).encode())
+            marker = _MORE_PARTS if start + _PART_BYTES < len(message) else _LAST_PART
+            frames.append(Frame(DATA, self.id, self._outgoing.encrypt(bytes((marker,)) + part)).encode())
         return frames
 
     def open(self, frame: Frame) -> bytes | None:
-        """Return the message that this frame completes, or None. A frame refused as `bad_frame` ends the channel."""
+        """Return the message that this frame completes, or None. A refused frame (`bad_frame`) ends the channel."""
         if frame.kind != DATA or frame.channel_id != self.id:
             raise_bad_frame()
         part = self._incoming.decrypt(frame.body)
@@ -233,6 +237,7 @@ def accept_hello(
 
 
 def lost_frame(channel_id: bytes) -> bytes:
+    """Return the provider's frame for an unknown channel id."""
     return Frame(LOST, channel_id, b"").encode()
 
 

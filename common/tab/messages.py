@@ -10,8 +10,8 @@
                         closing   {"reason"}                            send the last acks; then the provider settles
 
 The owner numbers its requests from 1. After a new handshake, the owner resends every unanswered request with a new
-voucher. The provider runs each id once. It answers a finished request from its journal, and resumes the stream of
-a running request. `first` is the number of a delta's first chunk, so that the owner can skip chunks it already has.
+voucher. The provider runs each id once, answers a finished request from its journal, and resumes the stream of a
+running request. `first` is the number of a delta's first chunk, so that the owner can skip chunks it already has.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from common.strict_json import parse
 
 MAX_OPEN_REQUESTS: Final = 64
 MAX_CHUNKS_PER_DELTA: Final = 256
-MAX_STREAM_BYTES: Final = 8 << 20  # of the chunks of one answer, as `chunk_size` counts them
+MAX_STREAM_BYTES: Final = 8 << 20  # for all chunks of one answer, in the sizes of `chunk_size`
 _CHUNK_OVERHEAD_BYTES: Final = 64  # memory that even an empty chunk uses
 _MAX_REQUEST_ID: Final = 2**32 - 1
 _MAX_URL_LENGTH: Final = 512
@@ -39,7 +39,7 @@ _READER: Final = ObjectReader("a message of a tab", "malformed_message")
 
 
 def chunk_size(chunk: Mapping[str, object]) -> int:
-    """Return the bytes that a chunk counts towards `MAX_STREAM_BYTES`. Refuse a chunk that has no canonical JSON."""
+    """Return the size of a chunk, as `MAX_STREAM_BYTES` limits it. Refuse a chunk that canonical JSON cannot encode."""
     return _CHUNK_OVERHEAD_BYTES + len(canonical(chunk))
 
 
@@ -55,16 +55,16 @@ class SignedVoucher:
 
     @classmethod
     def read(cls, value: object, param: str = "voucher") -> Self:
-        fields = _READER.fields(value, param, {"number", "allowance", "acknowledged", "chain", "signature"})
+        fields = _READER.read_fields(value, param, {"number", "allowance", "acknowledged", "chain", "signature"})
         return cls(
-            _READER.count(fields["number"], f"{param}.number"),
-            _READER.count(fields["allowance"], f"{param}.allowance"),
-            _READER.count(fields["acknowledged"], f"{param}.acknowledged"),
-            _READER.hex(fields["chain"], 32, f"{param}.chain"),
-            _READER.hex(fields["signature"], 65, f"{param}.signature"),
+            _READER.read_count(fields["number"], f"{param}.number"),
+            _READER.read_count(fields["allowance"], f"{param}.allowance"),
+            _READER.read_count(fields["acknowledged"], f"{param}.acknowledged"),
+            _READER.read_hex(fields["chain"], 32, f"{param}.chain"),
+            _READER.read_hex(fields["signature"], 65, f"{param}.signature"),
         )
 
-    def json(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, object]:
         return {
             "number": self.number,
             "allowance": self.allowance,
@@ -172,9 +172,9 @@ def encode(message: OwnerMessage | ProviderMessage) -> bytes:
 def _fields_of(message: OwnerMessage | ProviderMessage) -> dict[str, object]:
     match message:
         case TabRequest():
-            return {"t": "request", "id": message.id, "input": message.input, "voucher": message.voucher.json()}
+            return {"t": "request", "id": message.id, "input": message.input, "voucher": message.voucher.as_json()}
         case TabAck():
-            return {"t": "ack", "ids": list(message.ids), "voucher": message.voucher.json()}
+            return {"t": "ack", "ids": list(message.ids), "voucher": message.voucher.as_json()}
         case TabClose():
             return {"t": "close"}
         case Welcome():
@@ -210,15 +210,15 @@ def read_owner_message(raw: bytes) -> OwnerMessage:
     fields = _parse_canonical(raw)
     match fields.get("t"):
         case "request":
-            _READER.fields(fields, None, {"t", "id", "input", "voucher"})
+            _READER.read_fields(fields, None, {"t", "id", "input", "voucher"})
             return TabRequest(
-                _read_id(fields), _READER.members(fields["input"], "input"), SignedVoucher.read(fields["voucher"])
+                _read_id(fields), _READER.read_object(fields["input"], "input"), SignedVoucher.read(fields["voucher"])
             )
         case "ack":
-            _READER.fields(fields, None, {"t", "ids", "voucher"})
+            _READER.read_fields(fields, None, {"t", "ids", "voucher"})
             return TabAck(_read_ids(fields["ids"], "ids"), SignedVoucher.read(fields["voucher"]))
         case "close":
-            _READER.fields(fields, None, {"t"})
+            _READER.read_fields(fields, None, {"t"})
             return TabClose()
     raise _READER.refusal("t must be request, ack or close", "t")
 
@@ -230,47 +230,47 @@ def read_provider_message(raw: bytes) -> ProviderMessage:
         case "welcome":
             return _read_welcome(fields)
         case "delta":
-            _READER.fields(fields, None, {"t", "id", "first", "chunks"})
-            chunks = _READER.items(fields["chunks"], "chunks", 1, MAX_CHUNKS_PER_DELTA)
-            read = tuple(_READER.members(chunk, f"chunks[{n}]") for n, chunk in enumerate(chunks))
-            return TabDelta(_read_id(fields), _READER.count(fields["first"], "first"), read)
+            _READER.read_fields(fields, None, {"t", "id", "first", "chunks"})
+            chunks = _READER.read_list(fields["chunks"], "chunks", 1, MAX_CHUNKS_PER_DELTA)
+            read = tuple(_READER.read_object(chunk, f"chunks[{n}]") for n, chunk in enumerate(chunks))
+            return TabDelta(_read_id(fields), _READER.read_count(fields["first"], "first"), read)
         case "answer":
-            _READER.fields(fields, None, {"t", "id", "output", "usage", "units_in", "units_out"})
+            _READER.read_fields(fields, None, {"t", "id", "output", "usage", "units_in", "units_out"})
             return TabAnswer(
                 _read_id(fields),
                 fields["output"],
-                _READER.members(fields["usage"], "usage"),
-                _READER.count(fields["units_in"], "units_in"),
-                _READER.count(fields["units_out"], "units_out"),
+                _READER.read_object(fields["usage"], "usage"),
+                _READER.read_count(fields["units_in"], "units_in"),
+                _READER.read_count(fields["units_out"], "units_out"),
             )
         case "failed":
-            _READER.fields(fields, None, {"t", "id", "code"})
-            return TabFailure(_read_id(fields), _READER.text(fields["code"], "code", MAX_CODE_LENGTH))
+            _READER.read_fields(fields, None, {"t", "id", "code"})
+            return TabFailure(_read_id(fields), _READER.read_text(fields["code"], "code", MAX_CODE_LENGTH))
         case "closing":
-            _READER.fields(fields, None, {"t", "reason"})
-            return TabClosing(_READER.text(fields["reason"], "reason", MAX_CODE_LENGTH))
+            _READER.read_fields(fields, None, {"t", "reason"})
+            return TabClosing(_READER.read_text(fields["reason"], "reason", MAX_CODE_LENGTH))
     raise _READER.refusal("t must be welcome, delta, answer, failed or closing", "t")
 
 
 def _read_welcome(fields: Mapping[str, object]) -> Welcome:
     required = {"t", "parallel", "seconds", "number", "acknowledged", "answered"}
-    _READER.fields(fields, None, required, {"direct"})
+    _READER.read_fields(fields, None, required, {"direct"})
     return Welcome(
-        max(1, _READER.count(fields["parallel"], "parallel")),
-        _READER.count(fields["seconds"], "seconds"),
-        _READER.count(fields["number"], "number"),
-        _READER.count(fields["acknowledged"], "acknowledged"),
+        max(1, _READER.read_count(fields["parallel"], "parallel")),
+        _READER.read_count(fields["seconds"], "seconds"),
+        _READER.read_count(fields["number"], "number"),
+        _READER.read_count(fields["acknowledged"], "acknowledged"),
         _read_ids(fields["answered"], "answered", minimum=0),
         _read_direct_endpoint(fields["direct"]) if "direct" in fields else None,
     )
 
 
 def _read_direct_endpoint(value: object) -> DirectEndpoint:
-    fields = _READER.fields(value, "direct", {"url", "certificate", "token"})
+    fields = _READER.read_fields(value, "direct", {"url", "certificate", "token"})
     return DirectEndpoint(
-        _READER.text(fields["url"], "direct.url", _MAX_URL_LENGTH),
-        _READER.text(fields["certificate"], "direct.certificate", _MAX_PEM_LENGTH),
-        _READER.text(fields["token"], "direct.token", _MAX_TOKEN_LENGTH),
+        _READER.read_text(fields["url"], "direct.url", _MAX_URL_LENGTH),
+        _READER.read_text(fields["certificate"], "direct.certificate", _MAX_PEM_LENGTH),
+        _READER.read_text(fields["token"], "direct.token", _MAX_TOKEN_LENGTH),
     )
 
 
@@ -282,16 +282,16 @@ def _parse_canonical(raw: bytes) -> dict[str, object]:
         raise _READER.refusal(refusal.message, refusal.param) from None
     if not is_canonical:
         raise _READER.refusal("a message must be canonical JSON (RFC 8785)", None)
-    return _READER.members(value, None)
+    return _READER.read_object(value, None)
 
 
 def _read_id(fields: Mapping[str, object]) -> int:
-    number = _READER.count(fields["id"], "id", _MAX_REQUEST_ID)
+    number = _READER.read_count(fields["id"], "id", _MAX_REQUEST_ID)
     if number == 0:
         raise _READER.refusal("id must be at least 1", "id")
     return number
 
 
 def _read_ids(value: object, param: str, minimum: int = 1) -> tuple[int, ...]:
-    ids = _READER.items(value, param, minimum, MAX_OPEN_REQUESTS)
-    return tuple(_READER.count(each, f"{param}[{n}]", _MAX_REQUEST_ID) for n, each in enumerate(ids))
+    ids = _READER.read_list(value, param, minimum, MAX_OPEN_REQUESTS)
+    return tuple(_READER.read_count(each, f"{param}[{n}]", _MAX_REQUEST_ID) for n, each in enumerate(ids))

@@ -18,7 +18,7 @@ from typing import Final, Self
 import attrs
 
 from common.box import PublicKey
-from common.bundle import output_units
+from common.bundle import convert_to_output_units
 from common.canonical_json import canonical
 from common.domains import HasTabDomain
 from common.json_object import ObjectReader
@@ -31,7 +31,7 @@ TAB_MEMBER: Final = "svc_tab"
 VERSION: Final = 1
 ORDER_UNITS_IN: Final = 1
 MAX_TABS_PER_OWNER: Final = 2  # open at the same provider
-IDLE_TIMEOUT_S: Final = 60.0  # then the provider settles a tab that has no running request
+IDLE_TIMEOUT_S: Final = 60.0  # without a running request, the provider settles the tab after this time
 EXCHANGE_CHAIN_LABEL: Final = b"svc-tab-chain-v1"
 
 _READER: Final = ObjectReader("a tab", "malformed_tab")
@@ -60,12 +60,12 @@ class TabTerms:
     @classmethod
     def read(cls, model_input: Mapping[str, object]) -> Self:
         """Read the terms from an envelope's input. Refuse malformed terms as `malformed_tab`."""
-        fields = _READER.fields(
+        fields = _READER.read_fields(
             dict(model_input), None, {TAB_MEMBER, "channel_key", "voucher_key", "delegated_until", "delegation"}
         )
         _READER.require_version(fields, TAB_MEMBER, VERSION)
         try:
-            channel_key = PublicKey(_READER.hex(fields["channel_key"], 32, "channel_key"))
+            channel_key = PublicKey(_READER.read_hex(fields["channel_key"], 32, "channel_key"))
         except Refused as refusal:
             raise _READER.refusal(refusal.message, "channel_key") from None
         return cls(channel_key, read_delegation(fields))
@@ -77,9 +77,9 @@ class TabTerms:
 
 def read_delegation(fields: Mapping[str, object]) -> TabDelegation:
     return TabDelegation(
-        _READER.hex(fields["voucher_key"], 20, "voucher_key"),
-        _READER.count(fields["delegated_until"], "delegated_until", 2**53 - 1),
-        _READER.hex(fields["delegation"], 65, "delegation"),
+        _READER.read_hex(fields["voucher_key"], 20, "voucher_key"),
+        _READER.read_count(fields["delegated_until"], "delegated_until", 2**53 - 1),
+        _READER.read_hex(fields["delegation"], 65, "delegation"),
     )
 
 
@@ -116,16 +116,17 @@ class TabTotals:
         return TabTotals(self.units_in + units_in, self.units_out + units_out)
 
     def charged_units(self, rate_in: int, rate_out: int) -> int:
-        """Return the `completion_tok` for these units. Refuse more units than an order can hold."""
-        units = output_units(self.units_in, self.units_out, rate_in, rate_out)
+        """Return the `completion_tok` for these units. Refuse more units than fit in an order."""
+        units = convert_to_output_units(self.units_in, self.units_out, rate_in, rate_out)
         if units > MAX_UNITS:
             raise _READER.refusal(
-                f"the tab needs {units} units_out; an order can hold at most {MAX_UNITS}", "units_out"
+                f"the tab needs {units} units_out; an order can have at most {MAX_UNITS}", "units_out"
             )
         return units
 
 
 def first_chain_hash(job_id: bytes) -> bytes:
+    """Return the start of a tab's hash chain, before the first exchange."""
     return hashlib.sha256(EXCHANGE_CHAIN_LABEL + job_id).digest()
 
 
@@ -136,7 +137,7 @@ def input_digest(model_input: Mapping[str, object]) -> bytes:
 
 @attrs.frozen(slots=True)
 class Exchange:
-    """Request with its completed answer. The provider chose `output` and `usage`. The units are charged."""
+    """Request with its completed answer. The provider chose `output` and `usage`, and charges the units."""
 
     id: int
     input_digest: bytes
@@ -145,10 +146,10 @@ class Exchange:
     units_in: int
     units_out: int
 
-    def chain_hash(self, chain: bytes) -> bytes:
-        """Return the hash of the exchanges up to this one. `chain` is the hash before this exchange."""
+    def chain_hash(self, previous: bytes) -> bytes:
+        """Return the chain's hash after this exchange. `previous` is the hash before this exchange."""
         return hashlib.sha256(
-            chain
+            previous
             + self.id.to_bytes(4, "big")
             + self.input_digest
             + hashlib.sha256(canonical({"output": self.output, "usage": self.usage})).digest()

@@ -35,7 +35,7 @@ _READER: Final = ObjectReader("the transcript of a tab", "malformed_transcript")
 
 @attrs.frozen(slots=True)
 class TabOrder:
-    """Values of the tab's job that a transcript must match."""
+    """Values of the tab's job with which a transcript is checked."""
 
     job_id: bytes
     owner: bytes
@@ -47,6 +47,8 @@ class TabOrder:
 
 @attrs.frozen(slots=True)
 class Transcript:
+    """Transcript of a tab. `closed` is the reason for closing the tab."""
+
     closed: str
     exchanges: tuple[Exchange, ...]
     voucher: SignedVoucher | None
@@ -56,16 +58,16 @@ class Transcript:
     def read(cls, output: object) -> Self:
         """Read a result's output. Refuse a malformed transcript as `malformed_transcript`."""
         required = {TAB_MEMBER, "closed", "exchanges", "voucher", "voucher_key", "delegated_until", "delegation"}
-        fields = _READER.fields(output, None, required)
+        fields = _READER.read_fields(output, None, required)
         _READER.require_version(fields, TAB_MEMBER, VERSION)
-        exchanges = _READER.items(fields["exchanges"], "exchanges", 0, MAX_EXCHANGES)
+        exchanges = _READER.read_list(fields["exchanges"], "exchanges", 0, MAX_EXCHANGES)
         try:
             voucher = None if fields["voucher"] is None else SignedVoucher.read(fields["voucher"])
             delegation = read_delegation(fields)
         except Refused as refusal:
             raise _READER.refusal(refusal.message, refusal.param) from None
         return cls(
-            _READER.text(fields["closed"], "closed", MAX_CODE_LENGTH),
+            _READER.read_text(fields["closed"], "closed", MAX_CODE_LENGTH),
             tuple(read_exchange(each, f"exchanges[{n}]") for n, each in enumerate(exchanges)),
             voucher,
             delegation,
@@ -77,7 +79,7 @@ class Transcript:
             TAB_MEMBER: VERSION,
             "closed": self.closed,
             "exchanges": [exchange_json(exchange) for exchange in self.exchanges],
-            "voucher": None if self.voucher is None else self.voucher.json(),
+            "voucher": None if self.voucher is None else self.voucher.as_json(),
         } | delegation_json(self.delegation)
 
     @property
@@ -136,14 +138,14 @@ def exchange_json(exchange: Exchange) -> dict[str, object]:
 
 def read_exchange(value: object, param: str = "exchange") -> Exchange:
     """Read the JSON that `exchange_json` writes. Refuse any other form as `malformed_transcript`."""
-    fields: Mapping[str, object] = _READER.fields(
+    fields: Mapping[str, object] = _READER.read_fields(
         value, param, {"id", "input", "output", "usage", "units_in", "units_out"}
     )
     return Exchange(
-        _READER.count(fields["id"], f"{param}.id"),
-        _READER.hex(fields["input"], 32, f"{param}.input"),
+        _READER.read_count(fields["id"], f"{param}.id"),
+        _READER.read_hex(fields["input"], 32, f"{param}.input"),
         fields["output"],
-        _READER.members(fields["usage"], f"{param}.usage"),
-        _READER.count(fields["units_in"], f"{param}.units_in"),
-        _READER.count(fields["units_out"], f"{param}.units_out"),
+        _READER.read_object(fields["usage"], f"{param}.usage"),
+        _READER.read_count(fields["units_in"], f"{param}.units_in"),
+        _READER.read_count(fields["units_out"], f"{param}.units_out"),
     )

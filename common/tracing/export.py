@@ -27,10 +27,10 @@ def is_configured(environment: Mapping[str, str]) -> bool:
 
 @contextmanager
 def exporting(service: str, report: TraceReport) -> Iterator[None]:
-    """Export the spans created in the `with` block, if configured. `service` is the program's default name in traces;
-    `OTEL_SERVICE_NAME` overrides it.
+    """Export the spans created in the `with` block, if configured.
 
-    If the export cannot start, for example because the extra is missing, report the reason and run without tracing.
+    `service` is the program's name in traces unless `OTEL_SERVICE_NAME` is set. If the export cannot start, for example
+    because the extra is missing, report the reason and run without tracing.
     """
     if not is_configured(os.environ):
         yield
@@ -41,7 +41,9 @@ def exporting(service: str, report: TraceReport) -> Iterator[None]:
 
         export = RunningExport.start(service, report)
     except ModuleNotFoundError as error:
-        report.report_start_failure(f"{error.name} is missing: pip install '{DISTRIBUTION}[{_TRACING_EXTRA}]'")
+        report.report_start_failure(
+            f"the Python package {error.name} is missing: pip install '{DISTRIBUTION}[{_TRACING_EXTRA}]'"
+        )
         yield
         return
     except (ValueError, OSError, RuntimeError) as error:  # the SDK rejected a variable
@@ -54,9 +56,9 @@ def exporting(service: str, report: TraceReport) -> Iterator[None]:
     finally:
         spans.use_provider(None)
         # Shut down in a thread, because the SDK waits for a slow collector for up to 30 s.
-        closing = threading.Thread(target=export.provider.shutdown, name=SHUTDOWN_THREAD_NAME, daemon=True)
-        closing.start()
-        closing.join(SHUTDOWN_TIMEOUT_S)
+        shutdown = threading.Thread(target=export.provider.shutdown, name=SHUTDOWN_THREAD_NAME, daemon=True)
+        shutdown.start()
+        shutdown.join(SHUTDOWN_TIMEOUT_S)
         export.drop_waiting_spans()
 
 
@@ -70,7 +72,7 @@ def _require_supported(environment: Mapping[str, str]) -> None:
 
 
 def _read_traces_variable(environment: Mapping[str, str], name: str) -> str:
-    """Return the exporter's variable for traces, or otherwise its variable for all signals."""
+    """Return the exporter's setting for traces, or otherwise its setting for all signals."""
     return _read_variable(environment, f"OTEL_EXPORTER_OTLP_TRACES_{name}") or _read_variable(
         environment, f"OTEL_EXPORTER_OTLP_{name}"
     )

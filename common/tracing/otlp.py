@@ -4,7 +4,7 @@ A collector that is down, slow or hostile costs only spans:
 
 - at most `MAX_WAITING_SPANS` spans wait or are being sent; further spans are dropped and counted,
 - one thread sends spans, and only this thread waits for the collector,
-- at most `MAX_ANSWER_BYTES` of a response are read, without decompression, and redirects are not followed.
+- at most `MAX_RESPONSE_BYTES` of a response are read, without decompression, and redirects are not followed.
 """
 
 import logging
@@ -25,12 +25,12 @@ from common.extras import DISTRIBUTION
 from common.tracing.report import TraceReport
 
 MAX_WAITING_SPANS: Final = 2048
-MAX_ANSWER_BYTES: Final = 65_536
+MAX_RESPONSE_BYTES: Final = 65_536
 _UNNAMED_SERVICE_PREFIX: Final = "unknown_service"
 
 
 @attrs.define(eq=False)
-class Backlog:
+class SpanBacklog:
     """Counts of the spans that wait or are being sent, and of the dropped spans."""
 
     report: TraceReport
@@ -40,7 +40,7 @@ class Backlog:
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
 
     def admit(self) -> bool:
-        """Count one more waiting span and return True. If too many wait, count a dropped span and return False."""
+        """Count a waiting span and return True. If too many spans wait, count a dropped span and return False."""
         with self._lock:
             if self._waiting < MAX_WAITING_SPANS:
                 self._waiting += 1
@@ -82,7 +82,7 @@ class Backlog:
 
 
 class _CountingExporter(SpanExporter):
-    def __init__(self, inner: SpanExporter, backlog: Backlog) -> None:
+    def __init__(self, inner: SpanExporter, backlog: SpanBacklog) -> None:
         self._inner = inner
         self._backlog = backlog
 
@@ -103,7 +103,7 @@ class _CountingExporter(SpanExporter):
 class _BoundedProcessor(SpanProcessor):
     """Processor that drops and counts spans while too many wait. The SDK's processor would not count dropped spans."""
 
-    def __init__(self, exporter: SpanExporter, backlog: Backlog) -> None:
+    def __init__(self, exporter: SpanExporter, backlog: SpanBacklog) -> None:
         self._backlog = backlog
         self._inner: SpanProcessor = BatchSpanProcessor(
             _CountingExporter(exporter, backlog), max_queue_size=MAX_WAITING_SPANS
@@ -120,33 +120,35 @@ class _BoundedProcessor(SpanProcessor):
         return self._inner.force_flush(timeout_millis)
 
 
-class _ShortAnswerSession(requests.Session):
-    """Session that reads only the first `MAX_ANSWER_BYTES` of a response."""
+class _BoundedResponseSession(requests.Session):
+    """Session that reads only the first `MAX_RESPONSE_BYTES` of a response."""
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
-        with super().send(request, **{**options, "stream": True, "allow_redirects": False}) as answer:
+        with super().send(request, **{**options, "stream": True, "allow_redirects": False}) as response:
             short = requests.Response()
-            short.request, short.url = request, answer.url
-            short.status_code, short.reason = answer.status_code, answer.reason
-            short.headers = answer.headers
-            short.raw = BytesIO(answer.raw.read(MAX_ANSWER_BYTES, decode_content=False))
+            short.request, short.url = request, response.url
+            short.status_code, short.reason = response.status_code, response.reason
+            short.headers = response.headers
+            short.raw = BytesIO(response.raw.read(MAX_RESPONSE_BYTES, decode_content=False))
             return short
 
 
 @attrs.frozen
 class RunningExport:
+    """Provider that exports spans, its counts, and its sender."""
+
     provider: TracerProvider
-    backlog: Backlog
+    backlog: SpanBacklog
     _sender: SpanExporter
 
     @classmethod
     def start(cls, service: str, report: TraceReport) -> Self:
         """Start the export. Raise ValueError or OSError if the SDK rejects a variable."""
-        # The SDK logs each failed attempt. `Backlog` reports only the first failure.
+        # The SDK logs each failed attempt. `SpanBacklog` reports only the first failure.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-        backlog = Backlog(report)
+        backlog = SpanBacklog(report)
         provider = TracerProvider(resource=_build_resource(service), shutdown_on_exit=False)
-        sender = OTLPSpanExporter(session=_ShortAnswerSession())
+        sender = OTLPSpanExporter(session=_BoundedResponseSession())
         provider.add_span_processor(_BoundedProcessor(sender, backlog))
         return cls(provider, backlog, sender)
 
@@ -157,9 +159,9 @@ class RunningExport:
 
 
 def _build_resource(service: str) -> Resource:
-    """Return OpenTelemetry's resource from the variables. `service` is the default name."""
-    found = Resource.create()
-    ours = {SERVICE_VERSION: version(DISTRIBUTION), SERVICE_NAME: service}
-    if not str(found.attributes[SERVICE_NAME]).startswith(_UNNAMED_SERVICE_PREFIX):
-        del ours[SERVICE_NAME]
-    return found.merge(Resource(ours))
+    """Return the resource of all spans from the OTEL_* variables. `service` is its default name."""
+    from_variables = Resource.create()
+    defaults = {SERVICE_VERSION: version(DISTRIBUTION), SERVICE_NAME: service}
+    if not str(from_variables.attributes[SERVICE_NAME]).startswith(_UNNAMED_SERVICE_PREFIX):
+        del defaults[SERVICE_NAME]
+    return from_variables.merge(Resource(defaults))

@@ -63,7 +63,7 @@ def span(
 ) -> AbstractContextManager[None]:
     """Trace the `with` block as a span, a child of `parent` or of the current span.
 
-    The block must not contain a `yield` of an async generator, because the code before and after the `yield` may run in
+    Do not put a `yield` of an async generator into the block, because the code before and after the `yield` may run in
     different tasks.
     """
     return _NO_SPAN if _tracer is None else _start_span(_tracer, name, parent, kind, attributes)
@@ -106,23 +106,22 @@ def record_span(
     links: Sequence[str] = (),
     **attributes: AttributeValue,
 ) -> str | None:
-    """Create a span for work that has ended, with times in Unix seconds. Return the span's context, or None if
-    tracing is off.
+    """Create a span for work that has ended. Return its context, or None if tracing is off. Times are Unix seconds.
 
-    Use this function for a step that outlives a process or serves several orders, because it needs no span object
-    while the step runs.
+    Use this function for a step that outlives a process or serves several orders: no span object exists while the step
+    runs.
     """
     if _tracer is None:
         return None
-    made = _tracer.start_span(
+    new_span = _tracer.start_span(
         name,
         _parent_context(parent),
         attributes=attributes,
         links=[_link_to(context) for context in links[:MAX_LINKS]],
         start_time=int(started * _NANOSECONDS_PER_SECOND),
     )
-    made.end(int(ended * _NANOSECONDS_PER_SECOND))
-    return _write_context(made.get_span_context())
+    new_span.end(int(ended * _NANOSECONDS_PER_SECOND))
+    return _write_context(new_span.get_span_context())
 
 
 def read_traceparent(value: object) -> str | None:
@@ -135,10 +134,10 @@ def read_traceparent(value: object) -> str | None:
     if (
         not isinstance(value, str)
         or len(value) != _TRACEPARENT_LENGTH
-        or (found := _TRACEPARENT_PATTERN.fullmatch(value)) is None
+        or (match := _TRACEPARENT_PATTERN.fullmatch(value)) is None
     ):
         return None
-    trace_id, span_id, flags = found.groups()
+    trace_id, span_id, flags = match.groups()
     if not int(trace_id, 16) or not int(span_id, 16):
         return None
     return f"00-{trace_id}-{span_id}-{int(flags, 16) & _SAMPLED_FLAG:02x}"
@@ -162,19 +161,19 @@ def _start_span(
         attributes=attributes,
         record_exception=False,
         set_status_on_exception=False,
-    ) as made:
+    ) as new_span:
         try:
             yield
         except Exception as error:
-            _mark_failed(made, type(error).__name__)
+            _mark_failed(new_span, type(error).__name__)
             raise
 
 
-def _mark_failed(made: "Span", reason: str) -> None:
+def _mark_failed(failed: "Span", reason: str) -> None:
     from opentelemetry import trace  # noqa: PLC0415 - an extra
 
-    made.set_attribute("error.type", reason)
-    made.set_status(trace.StatusCode.ERROR)
+    failed.set_attribute("error.type", reason)
+    failed.set_status(trace.StatusCode.ERROR)
 
 
 def _parent_context(parent: str | None) -> "Context | None":

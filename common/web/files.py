@@ -1,8 +1,8 @@
 """Load the static files of a web page, with ETags and headers, and the files that all pages share.
 
 The content security policy lets a page run only its own scripts and contact only its own server. The policy forbids
-inline scripts and styles, and frames. Pages insert untrusted text as text nodes. If a bug let the text be parsed as
-markup, the policy would still keep scripts in the text from running or sending data.
+inline scripts and styles, and frames. Pages insert untrusted text as text nodes. If a bug parsed the text as markup,
+the policy would still block scripts and requests in the text.
 """
 
 from hashlib import blake2b
@@ -33,6 +33,8 @@ _SECURITY_HEADERS: Final = (
 
 @attrs.frozen(slots=True)
 class StaticFile:
+    """File of a web page with its ETag and response headers."""
+
     body: bytes
     etag: bytes
     headers: tuple[tuple[bytes, bytes], ...]
@@ -45,7 +47,7 @@ class StaticFile:
 
 
 def page_files(package: str, folder: str) -> dict[str, StaticFile]:
-    """Return the shared files and the page's files by name. A page imports shared modules from its own URL folder."""
+    """Return all files that a page needs, by name: the shared files and its own. The page's URL folder serves both."""
     return _read_folder("common.web", "static") | _read_folder(package, folder)
 
 

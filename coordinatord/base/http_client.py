@@ -20,8 +20,8 @@ import attrs
 from aiohttp.abc import AbstractStreamWriter
 from yarl import URL
 
-from common.plain_answers import IDENTITY_HEADERS, check_response_encoding, check_response_length
 from common.refusal import Refused
+from common.response_checks import IDENTITY_HEADERS, check_response_encoding, check_response_length
 
 # Most servers close idle connections after five seconds or more. The client closes first, so that no request is lost.
 _KEEPALIVE_S: Final = 4.0

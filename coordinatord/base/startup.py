@@ -35,8 +35,8 @@ class StartupRetry:
         return await retry(
             attempt,
             on=Retryable,
-            first_s=self._first_pause_s,
-            max_s=_MAX_RETRY_PAUSE_S,
-            until=lambda: self._until,
+            first_wait_s=self._first_pause_s,
+            max_wait_s=_MAX_RETRY_PAUSE_S,
+            deadline=lambda: self._until,
             report=report,
         )

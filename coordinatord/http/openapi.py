@@ -109,7 +109,7 @@ def build_openapi_document(routes: Sequence[Route]) -> Schema:
         },
         "x-svc-errors": list(_error_table(routes)),
         "x-svc-contract-errors": [
-            {"names": entry.names, "said_of": entry.said_of, "cause": entry.cause, "remedy": entry.remedy}
+            {"names": entry.names, "said_of": entry.calls, "cause": entry.cause, "remedy": entry.remedy}
             for entry in errors.CONTRACT_ERRORS
         ],
         "x-svc-line-errors": [

@@ -7,7 +7,7 @@ from typing import Final
 from common.api import errors
 from common.api.error_bodies import ModelNotFound
 from common.api.fields import Schema, example_of
-from common.api.words import MEMBER_TEXTS, NO_EXAMPLE
+from common.api.member_texts import MEMBER_TEXTS, NO_EXAMPLE
 from coordinatord.http.openapi_schemas import Components, component_name_of
 from coordinatord.http.routing import Parameter, Reply, Route
 

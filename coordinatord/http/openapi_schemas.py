@@ -9,8 +9,8 @@ import msgspec
 
 from common.api import errors
 from common.api.fields import Schema
+from common.api.member_texts import MEMBER_TEXTS, NO_EXAMPLE
 from common.api.shapes import DESCRIBED_HERE, OMITTABLE
-from common.api.words import MEMBER_TEXTS, NO_EXAMPLE
 from coordinatord.http.routing import Reply
 
 _REF_TEMPLATE: Final = "#/components/schemas/{name}"

@@ -8,7 +8,7 @@ import attrs
 from common.api import limits
 from common.api.errors import RECEIPT_TIMEOUT, contract_error_names
 from common.api.fields import Kind, QueryUint, Schema, object_example, object_schema, read_object
-from common.api.words import NO_EXAMPLE
+from common.api.member_texts import NO_EXAMPLE
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.http.responses import Response
 from coordinatord.http.streaming import HeldResponse, StreamedResponse

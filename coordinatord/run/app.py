@@ -97,7 +97,7 @@ async def run(config: Config, limits: Limits | None = None) -> None:
         relaying = build_relaying(dependencies)
         containers = build_containers(dependencies)
         loops = background_tasks(dependencies, relaying, build_janitor(dependencies, containers), escrow)
-        loops["watchdog"] = systemd.keep_alive
+        loops["watchdog"] = systemd.feed_watchdog
         if config.metrics_port:
             port = bind_operators_port(config.metrics_host, config.metrics_port, "METRICS_HOST, METRICS_PORT")
             history = MetricsHistory()

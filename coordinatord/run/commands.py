@@ -48,7 +48,7 @@ def spender_table(spenders: "Sequence[TopSpender]", columns: int | None = None) 
     rows = [_SPENDER_HEADER] + [
         (_signer_name(s.signer), s.kind, f"{s.last_hour:,}", f"{s.last_day:,}") for s in spenders
     ]
-    return "\n".join(grid_lines(rows, columns, right={2, 3}))
+    return "\n".join(grid_lines(rows, columns, right_aligned={2, 3}))
 
 
 def spender_rows(spenders: "Sequence[TopSpender]") -> list[dict[str, object]]:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import anyio
 import attrs
 
-from common.inclusion.node_values import read_objects, read_octets, read_octets_list, read_quantity
+from common.inclusion.node_values import read_bytes, read_bytes_list, read_objects, read_quantity
 from common.refusal import Refused
 from common.scalars import hex_of
 from svc.errors import NodeFailed
@@ -68,7 +68,7 @@ class Chain:
 
     async def block_hash(self, number: int) -> bytes:
         async def read_block_hash(node: Node) -> bytes:
-            return read_octets(await node.block(number), "hash", 32)
+            return read_bytes(await node.block(number), "hash", 32)
 
         return await self._require_same_answer("the hash of a block", read_block_hash)
 
@@ -152,10 +152,10 @@ class Chain:
 def _common_log_fields(log: Mapping[str, Any]) -> dict[str, Any]:
     """Return only the log fields that all nodes report, so that logs from different nodes can be compared."""
     return {
-        "address": read_octets(log, "address", 20),
-        "topics": read_octets_list(log, "topics", 32),
-        "data": read_octets(log, "data"),
+        "address": read_bytes(log, "address", 20),
+        "topics": read_bytes_list(log, "topics", 32),
+        "data": read_bytes(log, "data"),
         "block": read_quantity(log, "blockNumber"),
-        "block_hash": read_octets(log, "blockHash", 32),
-        "transaction": read_octets(log, "transactionHash", 32),
+        "block_hash": read_bytes(log, "blockHash", 32),
+        "transaction": read_bytes(log, "transactionHash", 32),
     }

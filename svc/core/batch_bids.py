@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import attrs
 
-from common.bundle import output_units
+from common.bundle import convert_to_output_units
 from svc.core.bids import OPEN_PROVIDER, Bid, Rates
 from svc.core.bundles import UNBUNDLED_LIMITS, BundleLimits, bundle_rates, count_lines_for_job
 from svc.core.order_request import PricedRequest
@@ -114,7 +114,8 @@ class _ProviderShare:
         """
         rates = bundle_rates(self.bid.rates)
         units = sum(
-            output_units(line.units.units_in, line.units.units_out, rates.rate_in, rates.rate_out) for line in lines
+            convert_to_output_units(line.units.units_in, line.units.units_out, rates.rate_in, rates.rate_out)
+            for line in lines
         )
         may_exceed_jobs = self.limits.units is not None and self.limits.items > 1
         max_units = self.allocation.lines * (self.limits.units or 0) if may_exceed_jobs else 0

@@ -7,7 +7,7 @@ from typing import Final
 
 import attrs
 
-from common.bundle import BUNDLED_MODALITIES, MAX_ITEMS, output_units
+from common.bundle import BUNDLED_MODALITIES, MAX_ITEMS, convert_to_output_units
 from common.pricing.units import BYTES_PER_UNIT, MAX_UNITS
 from common.quotes import CostParts
 from common.refusal import Refused
@@ -74,7 +74,7 @@ def count_lines_for_job(lines: Sequence[PricedRequest], start: int, rates: Rates
         if line.model.id != first.model.id or line.rates != first.rates or not may_bundle(line, rates):
             return at - start
         units_in, units_out = units_in + line.units.units_in, units_out + line.units.units_out
-        units = output_units(units_in, units_out, signed.rate_in, signed.rate_out)
+        units = convert_to_output_units(units_in, units_out, signed.rate_in, signed.rate_out)
         if at > start and (units > max_units or units_in * BYTES_PER_UNIT > MAX_BUNDLE_INPUT_BYTES):
             return at - start
     return end - start

@@ -60,7 +60,7 @@ class KnownMarket:
             _read_object(entry.get("boxKeys"), "boxKeys"),
         )
         return cls(
-            AddressBook.of(entry.get("deployment")),
+            AddressBook.from_json(entry.get("deployment")),
             {read_key(key, "escrowKeys"): _read_kind(kind) for key, kind in escrow_keys.items()},
             {_read_provider(provider): read_key(key, "boxKeys") for provider, key in box_keys.items()},
         )

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import attrs
 
-from common.bundle import output_units
+from common.bundle import convert_to_output_units
 from common.canonical_json import canonical
 from common.domains import Domains
 from common.json_object import ObjectReader
@@ -231,11 +231,11 @@ class OwnerTab:
             units_in += request.units_in
             units_out += request.max_units_out if done is None else done.units_out
         units_in, units_out = self.totals.units_in + units_in, self.totals.units_out + units_out
-        return output_units(units_in, units_out, self.rate_in, self.rate_out)
+        return convert_to_output_units(units_in, units_out, self.rate_in, self.rate_out)
 
     def exchange_units(self, units_in: int, units_out: int) -> int:
         """Return the units that an exchange of this size adds to the tab's charge, rounded up."""
-        return output_units(units_in, units_out, self.rate_in, self.rate_out)
+        return convert_to_output_units(units_in, units_out, self.rate_in, self.rate_out)
 
     def reserve_ids(self) -> bool:
         """Reserve ids for the open requests. Return True if the caller must store the state before sending them."""
@@ -329,15 +329,16 @@ class OwnerTab:
     def load(self, state: object) -> None:
         """Restore the state that `state` returned. Raises Refused (`malformed_state`)."""
         names = {"number", "units_in", "units_out", "chain", "recent", "reserved_id"}
-        fields = _STATE_READER.fields(state, None, names)
-        self.voucher_number = _STATE_READER.count(fields["number"], "number")
+        fields = _STATE_READER.read_fields(state, None, names)
+        self.voucher_number = _STATE_READER.read_count(fields["number"], "number")
         self.totals = TabTotals(
-            _STATE_READER.count(fields["units_in"], "units_in"), _STATE_READER.count(fields["units_out"], "units_out")
+            _STATE_READER.read_count(fields["units_in"], "units_in"),
+            _STATE_READER.read_count(fields["units_out"], "units_out"),
         )
-        self.chain = _STATE_READER.hex(fields["chain"], 32, "chain")
-        recent = _STATE_READER.items(fields["recent"], "recent", 0, MAX_OPEN_REQUESTS)
-        self.recent_ids = [_STATE_READER.count(each, "recent") for each in recent]
-        self.next_id = self.reserved_id = max(1, _STATE_READER.count(fields["reserved_id"], "reserved_id"))
+        self.chain = _STATE_READER.read_hex(fields["chain"], 32, "chain")
+        recent = _STATE_READER.read_list(fields["recent"], "recent", 0, MAX_OPEN_REQUESTS)
+        self.recent_ids = [_STATE_READER.read_count(each, "recent") for each in recent]
+        self.next_id = self.reserved_id = max(1, _STATE_READER.read_count(fields["reserved_id"], "reserved_id"))
 
 
 @attrs.frozen(slots=True)

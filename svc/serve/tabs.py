@@ -20,7 +20,7 @@ import attrs
 from anyio.streams.memory import MemoryObjectSendStream
 
 from common import quotes
-from common.bundle import output_units
+from common.bundle import convert_to_output_units
 from common.pricing.units import units_of
 from common.quotes import FeeTerms
 from common.refusal import Refused
@@ -206,7 +206,7 @@ class ServedTabs:
             await self._record_request_end(job, 0, paid=False)
         else:
             order = ended.svc
-            units = output_units(exchange.units_in, exchange.units_out, order.rate_in, order.rate_out)
+            units = convert_to_output_units(exchange.units_in, exchange.units_out, order.rate_in, order.rate_out)
             pay = quotes.cost(0, order.rate_out, 0, order.units_out, completion_tok=units)
             cost = quotes.cost_parts(pay, job.terms).total
             await self._record_request_end(job, cost, paid=True)

@@ -223,24 +223,24 @@ def _read_reasons(raw: bytes | None) -> dict[str, str]:
 
 def _read_tab(raw: bytes, path: Path) -> tuple[TabFile, bytes, dict[str, object]]:
     try:
-        fields = _FILE_READER.fields(parse(raw), None, _FIELDS)
+        fields = _FILE_READER.read_fields(parse(raw), None, _FIELDS)
         _FILE_READER.require_version(fields, "v", 1)
         counts = {name: _read_count(fields[name], name) for name in _COUNT_FIELDS}
-        secret = _FILE_READER.hex(fields["key"], 32, "key")
+        secret = _FILE_READER.read_hex(fields["key"], 32, "key")
         file = TabFile(
-            job_id=_FILE_READER.hex(fields["job_id"], 32, "job_id"),
-            url=_FILE_READER.text(fields["url"], "url", _MAX_TEXT_LENGTH),
-            owner=_FILE_READER.hex(fields["owner"], 20, "owner"),
-            job_registry=_FILE_READER.hex(fields["job_registry"], 20, "job_registry"),
-            box_key=PublicKey(_FILE_READER.hex(fields["box_key"], 32, "box_key")),
-            model=_FILE_READER.text(fields["model"], "model", _MAX_TEXT_LENGTH),
+            job_id=_FILE_READER.read_hex(fields["job_id"], 32, "job_id"),
+            url=_FILE_READER.read_text(fields["url"], "url", _MAX_TEXT_LENGTH),
+            owner=_FILE_READER.read_hex(fields["owner"], 20, "owner"),
+            job_registry=_FILE_READER.read_hex(fields["job_registry"], 20, "job_registry"),
+            box_key=PublicKey(_FILE_READER.read_hex(fields["box_key"], 32, "box_key")),
+            model=_FILE_READER.read_text(fields["model"], "model", _MAX_TEXT_LENGTH),
             charges=FeeTerms(counts.pop("fee_bps"), counts.pop("gas_fee")),
-            channel_key=SecretKey(_FILE_READER.hex(fields["channel_key"], 32, "channel_key")),
+            channel_key=SecretKey(_FILE_READER.read_hex(fields["channel_key"], 32, "channel_key")),
             voucher_wallet=Wallet(secret),
             delegation=read_delegation(fields),
             **counts,
         )
-        return file, secret, _FILE_READER.members(fields["state"], "state")
+        return file, secret, _FILE_READER.read_object(fields["state"], "state")
     except Refused as refusal:
         raise Refused(f"{path}: {refusal.message}; rename the file", refusal.param, refusal.code) from None
 
@@ -248,4 +248,4 @@ def _read_tab(raw: bytes, path: Path) -> tuple[TabFile, bytes, dict[str, object]
 def _read_count(value: Any, name: str) -> int:
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= MAX_CODE_LENGTH:
         return int(value)
-    return _FILE_READER.count(value, name, _MAX_INTEGER)
+    return _FILE_READER.read_count(value, name, _MAX_INTEGER)

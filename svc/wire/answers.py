@@ -9,8 +9,8 @@ import anyio
 import attrs
 import httpx
 
-from common.plain_answers import IDENTITY_HEADERS, check_response_encoding
 from common.refusal import Refused
+from common.response_checks import IDENTITY_HEADERS, check_response_encoding
 
 MAX_ANSWER_BYTES: Final = 16 << 20  # the coordinator's pages end at 4 MiB
 MAX_CONTENT_BYTES: Final = 1 << 30  # largest file or result that a coordinator accepts

@@ -8,7 +8,7 @@ import attrs
 import httpx
 
 from common import strict_json
-from common.inclusion.node_values import octets_from_hex, read_objects, read_quantity
+from common.inclusion.node_values import bytes_from_hex, read_objects, read_quantity
 from common.refusal import Refused
 from svc.errors import NodeFailed
 from svc.wire.answers import UnacceptableAnswer, open_response, read_body
@@ -69,7 +69,7 @@ class Node:
         return read_quantity({method: await self.call(method, *params)}, method)
 
     async def call_octets(self, method: str, *params: Any) -> bytes:
-        return octets_from_hex(await self.call(method, *params), method)
+        return bytes_from_hex(await self.call(method, *params), method)
 
     async def block(self, number: int) -> Mapping[str, Any]:
         """Return a block without its transactions. Raises Refused if the node does not have the block."""

@@ -11,7 +11,7 @@ from urllib.parse import unquote_to_bytes
 import attrs
 import httpx
 
-from common.plain_answers import IDENTITY_HEADERS
+from common.response_checks import IDENTITY_HEADERS
 from common.scalars import base64_of
 from svc.wire.answers import convert_request_errors
 from svcd.backends.attempts import TryAgain

@@ -18,7 +18,7 @@ from common.api.states import JobState
 from common.artifacts import event_topic, load_artifact
 from common.contract_events import call_data, event_values, order_of, returned_values
 from common.domains import Domains
-from common.inclusion.node_values import octets_from_hex, read_octets, read_octets_list, read_quantity
+from common.inclusion.node_values import bytes_from_hex, read_bytes, read_bytes_list, read_quantity
 from common.messages.payments import job_payment
 from common.refusal import Refused
 from common.scalars import hex_of
@@ -99,7 +99,7 @@ class ChainReader:
                 ("eth_getLogs", [self._job_posted_filter(job)]),
                 _contract_call(self.book.paytoken, used),
             )
-            held = returned_values(_JOB_REGISTRY, "job", octets_from_hex(registered, "answer to eth_call"))
+            held = returned_values(_JOB_REGISTRY, "job", bytes_from_hex(registered, "answer to eth_call"))
             if held["state"] != JobState.CLAIMED or held["providerId"] != self.provider_id:
                 return NotClaimed(f"the job has state {held['state']} and provider {held['providerId']}")
             if job.claimed_at and held["claimedAt"] != job.claimed_at:
@@ -110,7 +110,7 @@ class ChainReader:
             if posted is None:
                 return NotClaimed(f"the chain has no post of the job near block {job.posted_block}")
             return _find_difference(job, posted) or self._check_payment(
-                job, posted, octets_from_hex(collected, "answer to eth_call")
+                job, posted, bytes_from_hex(collected, "answer to eth_call")
             )
         except Refused as odd:
             raise Unavailable(f"the node's answer is malformed: {odd.message}") from None
@@ -128,7 +128,7 @@ class ChainReader:
             for domain in (domains.jobs, domains.providers, domains.asks, domains.token):
                 contract = domain.domain.verifying_contract or b""
                 name = f"{domain.domain.name} at {hex_of(contract)}"
-                if not octets_from_hex(await self.call_node("eth_getCode", hex_of(contract), "latest"), "eth_getCode"):
+                if not bytes_from_hex(await self.call_node("eth_getCode", hex_of(contract), "latest"), "eth_getCode"):
                     found.append(f"{name} has no code")
                 elif await self.call_view(contract, abi.call_data(_DOMAIN_SEPARATOR_SELECTOR)) != domain.separator:
                     found.append(f"{name} has another signing domain")
@@ -190,7 +190,7 @@ class ChainReader:
 
     async def call_view(self, contract: bytes, data: bytes) -> bytes:
         method, params = _contract_call(contract, data)
-        return octets_from_hex(await self.call_node(method, *params), "answer to eth_call")
+        return bytes_from_hex(await self.call_node(method, *params), "answer to eth_call")
 
     async def call_node(self, method: str, *params: Any) -> Any:
         """Return the node's result of one call. Raise `Unavailable` if the call fails."""
@@ -225,7 +225,7 @@ def _decode_posted(logs: Any) -> dict[str, Any] | None:
     if not logs:
         return None
     return event_values(
-        _JOB_REGISTRY, "JobPosted", read_octets_list(logs[-1], "topics", 32), read_octets(logs[-1], "data")
+        _JOB_REGISTRY, "JobPosted", read_bytes_list(logs[-1], "topics", 32), read_bytes(logs[-1], "data")
     )
 
 

@@ -9,7 +9,7 @@ import attrs
 from common import abi
 from common.artifacts import Artifact, event_topic, load_artifact
 from common.contract_events import call_data, event_values, returned_values
-from common.inclusion.node_values import octets_from_hex, read_octets, read_octets_list, read_quantity
+from common.inclusion.node_values import bytes_from_hex, read_bytes, read_bytes_list, read_quantity
 from common.refusal import Refused
 from common.scalars import hex_of, read_uint
 from svcd.base.errors import Unavailable
@@ -97,7 +97,7 @@ async def _read_logs(
         if not isinstance(logs, list):
             raise Refused("the answer to eth_getLogs must be a list of logs")
         for log in logs:
-            values = event_values(artifact, event, read_octets_list(log, "topics", 32), read_octets(log, "data"))
+            values = event_values(artifact, event, read_bytes_list(log, "topics", 32), read_bytes(log, "data"))
             found.append((read_quantity(log, "blockNumber"), values))
         at = end + 1
     return found
@@ -108,7 +108,7 @@ async def _read_reputation(chain: ChainReader, block: int) -> int | None:
     asked = call_data(load_artifact("ProviderRegistry"), "provider", abi.uint(chain.provider_id))
     call = {"to": hex_of(chain.book.provider_registry), "data": hex_of(asked)}
     try:
-        returned = octets_from_hex(await chain.call_node("eth_call", call, hex(max(0, block))), "answer to eth_call")
+        returned = bytes_from_hex(await chain.call_node("eth_call", call, hex(max(0, block))), "answer to eth_call")
         found = returned_values(load_artifact("ProviderRegistry"), "provider", returned)
     except (Unavailable, Refused):
         return None

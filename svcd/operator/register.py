@@ -189,7 +189,11 @@ async def _publish_box_key(config: DaemonConfig, registered: Registration, say: 
         return
     until = trio.current_time() + _INDEX_TIMEOUT_S
     try:
-        say(await retry(partial(publish_identity, config), on=Fatal, max_s=_RETRY_INTERVAL_S, until=lambda: until))
+        say(
+            await retry(
+                partial(publish_identity, config), on=Fatal, max_wait_s=_RETRY_INTERVAL_S, deadline=lambda: until
+            )
+        )
     except Fatal as failed:
         say(f"the box key is not published: {failed}; publish it with `svcd identity`")
 

@@ -9,7 +9,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from common.checks import CheckRow, fact, right_or_wrong, unknown, wrong
-from common.plain_answers import IDENTITY_HEADERS
+from common.response_checks import IDENTITY_HEADERS
 from svc.wire.answers import require_unencoded
 from svcd.config import MetricsTable
 from svcd.journal.entries import read_counts

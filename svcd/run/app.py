@@ -71,7 +71,7 @@ async def run(config: DaemonConfig) -> None:
         journal = await stack.enter_async_context(open_journal(config.state_directory, clock.wall))
         health = DaemonHealth(journal)
         loops: dict[str, TaskFunction] = {
-            "watchdog": systemd.keep_alive,
+            "watchdog": systemd.feed_watchdog,
             "journal_cleanup": journal.run_cleanup,
             "health": health.watch,
         }

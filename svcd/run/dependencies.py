@@ -134,7 +134,7 @@ async def _read_deployment(config: DaemonConfig, transport: Transport) -> Addres
 
     # A malformed response may come from a proxy while the coordinator restarts.
     read = partial(read_deployment, transport)
-    deployment = await retry(read, on=(Unavailable, Refused), max_s=_MAX_RETRY_PAUSE_S, report=report)
+    deployment = await retry(read, on=(Unavailable, Refused), max_wait_s=_MAX_RETRY_PAUSE_S, report=report)
     if config.addresses is not None:
         found = config.addresses.differences(deployment)
         if found:
@@ -172,14 +172,14 @@ async def _sign_in(coordinator: Coordinator, signer: OpSigner) -> ProviderSessio
             raise Fatal(f"the coordinator rejected the sign-in of {signer.address}: {session.operator_message}")
         raise Unavailable(session.detail)
 
-    return await retry(sign_in_once, on=Unavailable, max_s=_MAX_RETRY_PAUSE_S, report=report)
+    return await retry(sign_in_once, on=Unavailable, max_wait_s=_MAX_RETRY_PAUSE_S, report=report)
 
 
 async def _read_model_ids(config: DaemonConfig, coordinator: Coordinator) -> dict[str, int]:
     def report(error: Exception) -> None:
         log.warning("waiting for the catalogue", reason=str(error))
 
-    known = await retry(coordinator.models, on=(Unavailable, Refused), max_s=_MAX_RETRY_PAUSE_S, report=report)
+    known = await retry(coordinator.models, on=(Unavailable, Refused), max_wait_s=_MAX_RETRY_PAUSE_S, report=report)
     for name in sorted(config.slots.keys() - known.keys()):
         log.warning("this model is not in the catalogue, and is not offered until it is", model=name)
     return known

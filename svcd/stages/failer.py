@@ -43,7 +43,7 @@ class Failer:
         until = max(failing.held.sla_ends, trio.current_time() + _MIN_RETRY_TIME_S)
         try:
             attempt = partial(self._attempt, failing, until)
-            await retry(attempt, on=_NotConfirmed, max_s=_MAX_RETRY_PAUSE_S, until=lambda: until)
+            await retry(attempt, on=_NotConfirmed, max_wait_s=_MAX_RETRY_PAUSE_S, deadline=lambda: until)
         except _NotConfirmed:
             await self.pipeline.record_given_up(failing.held, failing.reason)
 

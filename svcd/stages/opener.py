@@ -137,7 +137,7 @@ class PayloadOpener:
         book = self.deployment
         if held.job.designated == 0:
             dek = await self._release_key(held, found, until)
-            return lambda: Opener.with_dek(dek)
+            return lambda: Opener.with_data_key(dek)
         box = self.box
         if box is None:
             raise WorkFailed("no_cipher", "the job is sealed to this provider's box key, but no box key is configured")

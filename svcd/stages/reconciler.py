@@ -80,7 +80,7 @@ class Reconciler:
         def report(error: Exception) -> None:
             log.warning("held jobs not looked up yet", reason=str(error))
 
-        await retry(self.reconcile_once, on=(Unavailable, Refused), max_s=_MAX_RETRY_PAUSE_S, report=report)
+        await retry(self.reconcile_once, on=(Unavailable, Refused), max_wait_s=_MAX_RETRY_PAUSE_S, report=report)
         self._started = self.clock.wall()
 
     async def run(self) -> NoReturn:

@@ -75,7 +75,10 @@ class Settler:
         settling = _Settling(sealed, await self._sign(sealed), trio.current_time(), sealed.held.sla_ends)
         try:
             await retry(
-                partial(self._attempt, settling), on=_NotSettled, max_s=_MAX_RETRY_PAUSE_S, until=lambda: settling.ends
+                partial(self._attempt, settling),
+                on=_NotSettled,
+                max_wait_s=_MAX_RETRY_PAUSE_S,
+                deadline=lambda: settling.ends,
             )
         except _NotSettled as last:
             raise _settle_failure(last.outcome) or WorkFailed(

@@ -59,7 +59,9 @@ class Uploader:
             raise _NotUploaded(outcome)
 
         try:
-            uploaded = await retry(attempt, on=_NotUploaded, max_s=_MAX_RETRY_PAUSE_S, until=lambda: held.sla_ends)
+            uploaded = await retry(
+                attempt, on=_NotUploaded, max_wait_s=_MAX_RETRY_PAUSE_S, deadline=lambda: held.sla_ends
+            )
         except _NotUploaded as last:
             raise upload_failure(last.outcome) from None
         if uploaded.cid is None:

@@ -281,13 +281,13 @@ def open_server(settings: TabsTable | None) -> Iterator[DirectServer | None]:
 
 
 def _read_post(body: bytes) -> list[tuple[bytes, bytes]]:
-    messages = _POST_READER.items(
-        _POST_READER.fields(parse(body), None, {"messages"})["messages"], "messages", 1, MAX_TAB_FRAMES_PER_POST
+    messages = _POST_READER.read_list(
+        _POST_READER.read_fields(parse(body), None, {"messages"})["messages"], "messages", 1, MAX_TAB_FRAMES_PER_POST
     )
     frames = []
     for n, message in enumerate(messages):
-        fields = _POST_READER.fields(message, f"messages[{n}]", {"job_id", "body"})
-        job_id = _POST_READER.hex(fields["job_id"], 32, f"messages[{n}].job_id")
+        fields = _POST_READER.read_fields(message, f"messages[{n}]", {"job_id", "body"})
+        job_id = _POST_READER.read_hex(fields["job_id"], 32, f"messages[{n}].job_id")
         frames.append((job_id, read_base64(fields["body"], MAX_TAB_FRAME_BYTES, f"messages[{n}].body")))
     return frames
 

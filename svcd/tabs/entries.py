@@ -45,7 +45,7 @@ class TabEntries:
     async def record_ack(self, ack: TabAck) -> None:
         number = _FIRST_ACK_NUMBER + self._acks
         self._acks += 1
-        await self._write(number, {"ids": list(ack.ids), "voucher": ack.voucher.json()})
+        await self._write(number, {"ids": list(ack.ids), "voucher": ack.voucher.as_json()})
 
     async def restore(self, ledger: TabLedger) -> bool:
         """Fill the ledger with the entries of an earlier run. Return True if the journal has entries of the tab."""
@@ -55,7 +55,7 @@ class TabEntries:
         self._acks = sum(number >= _FIRST_ACK_NUMBER for number in rows)
         try:
             for number, sealed in sorted(rows.items()):
-                fields = _ENTRY_READER.members(self._seal.open_json(sealed), None)
+                fields = _ENTRY_READER.read_object(self._seal.open_json(sealed), None)
                 if number >= _FIRST_ACK_NUMBER:
                     acks.append(_read_ack(fields))
                 else:
@@ -71,13 +71,13 @@ class TabEntries:
 
 def _read_end(fields: Mapping[str, object]) -> Exchange | str:
     if "failed" in fields:
-        return _ENTRY_READER.text(fields["failed"], "failed", MAX_CODE_LENGTH)
-    return read_exchange(_ENTRY_READER.fields(fields, None, {"exchange"})["exchange"])
+        return _ENTRY_READER.read_text(fields["failed"], "failed", MAX_CODE_LENGTH)
+    return read_exchange(_ENTRY_READER.read_fields(fields, None, {"exchange"})["exchange"])
 
 
 def _read_ack(fields: Mapping[str, object]) -> TabAck:
-    ids = _ENTRY_READER.items(fields.get("ids"), "ids", 1, _FIRST_ACK_NUMBER)
+    ids = _ENTRY_READER.read_list(fields.get("ids"), "ids", 1, _FIRST_ACK_NUMBER)
     return TabAck(
-        tuple(_ENTRY_READER.count(each, f"ids[{n}]") for n, each in enumerate(ids)),
+        tuple(_ENTRY_READER.read_count(each, f"ids[{n}]") for n, each in enumerate(ids)),
         SignedVoucher.read(fields.get("voucher")),
     )

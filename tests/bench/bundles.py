@@ -54,7 +54,7 @@ class Bought:
 
 async def buy(up: Devnet, client: Client, lines: int, bundle: int | None) -> Bought:
     """Buy a batch from the devnet's provider, and open every result. Raises RuntimeError for a missing one."""
-    provider_id = up.world.market.provider_ids[up.world.cast.demo_provider.address]
+    provider_id = up.world.market.provider_ids[up.world.wallets.demo_provider.address]
     texts = [
         json.dumps(
             {

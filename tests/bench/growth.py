@@ -47,7 +47,7 @@ TURN_S: Final = 0.1
 _PORTION: Final = 10
 _SETTINGS: Final = ("shared_buffers=2GB", "max_wal_size=4GB")  # as config/postgresql recommends
 _FILLING_S: Final = 3600.0  # for one statement that fills a book
-_OWNER: Final = wallet_of(accounts.derive_cast().with_role("client")[0])
+_OWNER: Final = wallet_of(accounts.derive_wallets().with_role("client")[0])
 
 
 @attrs.frozen(eq=False)

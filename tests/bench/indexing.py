@@ -175,7 +175,7 @@ def filled(blocks: int, posts_per_block: int) -> Iterator[Chain]:
             portal.wrap_async_context_manager(running_anvil(pick_free(), place / "anvil", place / "logs")) as anvil,
             portal.wrap_async_context_manager(running_postgres(pick_free(), place / "pg", place / "logs")) as postgres,
         ):
-            with Filler(anvil.rpc_url, _REGISTRIES[0], accounts.derive_cast().admin.address) as filler:
+            with Filler(anvil.rpc_url, _REGISTRIES[0], accounts.derive_wallets().admin.address) as filler:
                 filler.mine(blocks, posts_per_block)
                 if filler.height() != blocks:
                     raise AssertionError("anvil mined another number of blocks")

@@ -211,18 +211,18 @@ class _EventCounts:
 @asynccontextmanager
 async def _scene() -> AsyncIterator[Scene]:
     with tempfile.TemporaryDirectory() as name, load_client() as load:
-        directory, cast = rooms(Path(name)), accounts.derive_cast()
+        directory, wallets = rooms(Path(name)), accounts.derive_wallets()
         async with (
             running_anvil(pick_free(), directory / "anvil", directory) as anvil,
             running_postgres(pick_free(), directory / "postgres", directory) as postgres,
             running_cid_store(pick_free(), directory / "pins", directory) as pins,
             AsyncExitStack() as stack,
         ):
-            market = await deploy_market(anvil, cast)
-            world = World(anvil, pins, postgres, cast, market)
+            market = await deploy_market(anvil, wallets)
+            world = World(anvil, pins, postgres, wallets, market)
             book = AddressBook.parse(json.dumps(market.address_book).encode())
             more = {"RELAY_MAX_DEPTH": 4096, "LOG_LEVEL": "warning", "event_listeners_per_caller": STREAMS}
-            client = cast.with_role("client")[0]
+            client = wallets.with_role("client")[0]
             async with open_rpc(anvil.rpc_url) as rpc:
                 terms = await JobRegistry(rpc, book.job_registry).read_fees()
             wallet = wallet_of(client)
@@ -272,7 +272,7 @@ async def _submitted(scene: Scene, posts: int, submit: Callable[[Sequence[Body]]
 
 async def _provider_token(scene: Scene) -> str:
     """Return the session of a provider without any jobs."""
-    wallet = scene.world.cast.with_role("provider")[0]
+    wallet = scene.world.wallets.with_role("provider")[0]
     base_url = scene.coordinators[0].base_url
     async with httpx.AsyncClient(base_url=base_url, trust_env=False, timeout=30) as http:
         domains, registry = scene.submitter.domains, scene.submitter.registry

@@ -113,14 +113,14 @@ async def scene(block_gas_limit: int) -> AsyncIterator[Scene]:
             running_anvil(pick_free(), directory / "anvil", directory, block_gas_limit=block_gas_limit) as anvil,
             running_postgres(pick_free(), directory / "postgres", directory) as postgres,
         ):
-            cast = accounts.derive_cast()
-            market = await deploy_market(anvil, cast)
+            wallets = accounts.derive_wallets()
+            market = await deploy_market(anvil, wallets)
             async with stage(
                 postgres.url(), anvil.rpc_url, max_depth=_DEPTH, queue_timeout_ms=600_000, coalesce_max=_POSTS_PER_TX
             ) as running:
                 await anvil.call("evm_setAutomine", False)
-                await _fill(running, Ops.of(market), signer(cast.with_role("client")[0]))
-                running.start(signer(cast.with_role("relayer")[0]))
+                await _fill(running, Ops.of(market), signer(wallets.with_role("client")[0]))
+                running.start(signer(wallets.with_role("relayer")[0]))
                 yield Scene(anvil, running)
 
 

@@ -237,7 +237,7 @@ async def turn(relays: Relays, load: Load | None, daemons: dict[str, int], optio
 
 
 async def measure(options: argparse.Namespace) -> None:
-    cast = accounts.derive_cast()
+    wallets = accounts.derive_wallets()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for part in ("anvil", "pins", "postgres"):
@@ -247,7 +247,7 @@ async def measure(options: argparse.Namespace) -> None:
             running_cid_store(pick_free(), folder / "pins", folder) as pins,
             running_postgres(pick_free(), folder / "postgres", folder) as postgres,
         ):
-            world = World(anvil, pins, postgres, cast, await deploy_market(anvil, cast))
+            world = World(anvil, pins, postgres, wallets, await deploy_market(anvil, wallets))
             settings = environment(world, postgres.url(), gas=_NO_BUDGET, event_listeners_per_caller=4096)
             async with (
                 running(settings, pick_free(), pick_free()) as one,
@@ -257,15 +257,15 @@ async def measure(options: argparse.Namespace) -> None:
 
 
 async def compare(world: World, one: Coordinator, two: Coordinator, options: argparse.Namespace) -> None:
-    book, cast = address_book(world), world.cast
-    providers = cast.with_role("provider")
+    book, wallets = address_book(world), world.wallets
+    providers = wallets.with_role("provider")
     async with (
         httpx.AsyncClient(base_url=one.base_url, trust_env=False, timeout=60) as http,
         httpx.AsyncClient(base_url=two.base_url, trust_env=False, timeout=60) as http_two,
     ):
         parties = [
             Party(wallet_of(wallet), Domains.of(book), book.job_registry, at, wallet.box_key)
-            for wallet, at in ((cast.with_role("client")[0], http), (providers[0], http), (providers[1], http_two))
+            for wallet, at in ((wallets.with_role("client")[0], http), (providers[0], http), (providers[1], http_two))
         ]
         owner, *serving = parties
         await owner.sign_in()

@@ -45,7 +45,7 @@ class Ground:
         await self.mine_each_transaction()
         async with (
             running_provider(
-                account=world.cast.demo_provider,
+                account=world.wallets.demo_provider,
                 coordinator_url=self.coordinator.base_url,
                 rpc_url=world.anvil.rpc_url,
                 gateway=world.pins.gateway,
@@ -71,7 +71,7 @@ class Ground:
 
 @asynccontextmanager
 async def ground() -> AsyncIterator[Ground]:
-    cast = accounts.derive_cast()
+    wallets = accounts.derive_wallets()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for part in ("anvil", "pins", "postgres", "provider"):
@@ -81,7 +81,7 @@ async def ground() -> AsyncIterator[Ground]:
             running_cid_store(pick_free(), folder / "pins", folder) as pins,
             running_postgres(pick_free(), folder / "postgres", folder) as postgres,
         ):
-            market = await deploy_market(anvil, cast, announcing=(cast.demo_provider,))
+            market = await deploy_market(anvil, wallets, announcing=(wallets.demo_provider,))
             async with running_coordinator(
                 port=pick_free(),
                 metrics_port=pick_free(),
@@ -89,17 +89,17 @@ async def ground() -> AsyncIterator[Ground]:
                 database_url=postgres.url(),
                 pins=pins,
                 address_book=market.address_book,
-                relayer_key=cast.with_role("relayer")[0].private_key,
-                operator_key=cast.operator.private_key,
+                relayer_key=wallets.with_role("relayer")[0].private_key,
+                operator_key=wallets.operator.private_key,
                 logs=folder,
             ) as coordinator:
-                yield Ground(World(anvil, pins, postgres, cast, market), coordinator, folder)
+                yield Ground(World(anvil, pins, postgres, wallets, market), coordinator, folder)
 
 
 @asynccontextmanager
 async def customer(up: Devnet) -> AsyncIterator[Client]:
     url, gateway = up.coordinator.base_url, up.world.pins.gateway
-    key = up.world.cast.with_role("client")[0].private_key
+    key = up.world.wallets.with_role("client")[0].private_key
     async with (
         httpx.AsyncClient(base_url=url, trust_env=False, timeout=60, limits=_CONNECTIONS) as http,
         Client(url, http=http, wallet_key=key, gateways=gateway, environment={}) as client,

@@ -121,7 +121,7 @@ def test_provider_sells_answers_of_a_program(model_market: Market, tmp_path: Pat
     backend = f'kind = "exec"\ncommand = {json.dumps(program)}'
     config.write_text(config.read_text().replace('kind = "echo"', backend))
     command = [sys.executable, "-m", "svcd", "run", "--config", str(config)]
-    environment = {**os.environ, **key_variables(accounts.derive_cast().with_role("provider")[SECOND_PROVIDER - 1])}
+    environment = {**os.environ, **key_variables(accounts.derive_wallets().with_role("provider")[SECOND_PROVIDER - 1])}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as provider:
         assert provider.stderr is not None
         assert any('"asks published"' in line for line in provider.stderr)

@@ -10,7 +10,7 @@ from rlp.exceptions import DecodingError as PeerRefusal
 
 from common import abi
 from common.address_book import AddressBook, TokenDomain
-from common.artifacts import decode_error, event_topic, load_artifact
+from common.artifacts import decode_error_name, event_topic, load_artifact
 from common.cid import Cid, ImportProfile, UnixFsHasher, _encode_node, _Link, cid_of, read_binary_cid
 from common.contract_events import event_values
 from common.inclusion import rlp
@@ -56,7 +56,7 @@ def check_abi(data: bytes) -> None:
         )  # fmt: skip
         assert written == eth_abi.encode(_TYPES, read)
         assert _read_abi(written) == read
-    decode_error(data)
+    decode_error_name(data)
 
 
 _BOOK: Final = AddressBook(1, 0, b"\1" * 20, b"\2" * 20, b"\3" * 20, b"\4" * 20, 6, TokenDomain("Dollar", "1"))

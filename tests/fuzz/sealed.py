@@ -6,7 +6,7 @@ from typing import Final
 
 from nacl import bindings
 
-from common import box, container, escrow, framing, sealed_result, sealed_stream
+from common import box, container, escrow_handover, framing, sealed_result, sealed_stream
 from common.box import SecretKey
 from common.envelope import Envelope, ResultBody
 from common.refusal import Refused
@@ -79,7 +79,7 @@ def check_container(data: bytes) -> None:
         head = sealed_stream.ContainerHead.parse(data)
         assert head.encode() == data[: sealed_stream.HEAD_BYTES]
     for open_it in (
-        lambda: container.open_with_dek(_KEY, data),
+        lambda: container.open_with_data_key(_KEY, data),
         lambda: container.open_with_secret(_SECRET, 1, _OWNER, _OWNER, data),
         lambda: sealed_result.open_result(_SECRET, 1, _OWNER, _KEY, data),
     ):
@@ -99,9 +99,9 @@ def check_plaintexts(data: bytes) -> None:
 
 
 def check_handover(data: bytes) -> None:
-    read = refused(lambda: escrow.Handover.parse(bytearray(data)))
+    read = refused(lambda: escrow_handover.Handover.parse(bytearray(data)))
     if read is not None:
-        assert bytes(escrow.handover_content(read.release, read.keys)) + read.signature == data
+        assert bytes(escrow_handover.handover_content(read.release, read.keys)) + read.signature == data
 
 
 def check_tab_messages(data: bytes) -> None:

@@ -99,7 +99,7 @@ def check_scalars(data: bytes) -> None:
 def check_address_book(data: bytes) -> None:
     read = refused(lambda: AddressBook.parse(data))
     if read is not None:
-        assert AddressBook.of(parse(canonical(read.as_json()))) == read
+        assert AddressBook.from_json(parse(canonical(read.as_json()))) == read
     markets = refused(lambda: read_markets(data))
     if markets is not None:
         assert read_markets(canonical(markets_as_json(markets))) == markets

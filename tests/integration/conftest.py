@@ -21,7 +21,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from coordinatord.storage.database.migration import migrate
 from devnet import accounts
-from devnet.accounts import Cast
+from devnet.accounts import DevWallets
 from devnet.anvil import Anvil, running_anvil
 from devnet.app import deploy_market
 from devnet.market import DevnetMarket
@@ -96,13 +96,13 @@ def pin_store(services: Services) -> Iterator[PinStoreService]:
 
 
 @pytest.fixture(scope="session")
-def cast() -> Cast:
-    return accounts.derive_cast()
+def wallets() -> DevWallets:
+    return accounts.derive_wallets()
 
 
 @pytest.fixture(scope="session")
-def market(services: Services, shared_anvil: Anvil, cast: Cast) -> DevnetMarket:
-    return services.portal.call(deploy_market, shared_anvil, cast)
+def market(services: Services, shared_anvil: Anvil, wallets: DevWallets) -> DevnetMarket:
+    return services.portal.call(deploy_market, shared_anvil, wallets)
 
 
 @pytest.fixture(scope="session")
@@ -159,6 +159,8 @@ def anvil(services: Services, shared_anvil: Anvil) -> Iterator[Anvil]:
 
 
 @pytest.fixture
-def world(market: DevnetMarket, anvil: Anvil, pin_store: PinStoreService, postgres: Postgres, cast: Cast) -> World:
+def world(
+    market: DevnetMarket, anvil: Anvil, pin_store: PinStoreService, postgres: Postgres, wallets: DevWallets
+) -> World:
     """The open market on the chain, with wallets and services. For a database, use `database_url`."""
-    return World(anvil, pin_store, postgres, cast, market)
+    return World(anvil, pin_store, postgres, wallets, market)

@@ -23,7 +23,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from devnet import anvil
-from devnet.accounts import Cast
+from devnet.accounts import DevWallets
 from devnet.ports import pick_free
 from devnet.postgres import Postgres, find_binaries
 from svc import SyncClient
@@ -149,7 +149,7 @@ def database_template() -> str:
 
 
 @pytest.mark.long
-def test_market_starts_in_the_order_of_the_file(machine: Machine, database_url: str, cast: Cast) -> None:
+def test_market_starts_in_the_order_of_the_file(machine: Machine, database_url: str, wallets: DevWallets) -> None:
     services = machine.compose["services"]
     for name in ("coordinator-1", "coordinator-2"):
         services[name]["environment"] = services[name]["environment"] | {"DATABASE_URL": database_url}
@@ -168,7 +168,7 @@ def test_market_starts_in_the_order_of_the_file(machine: Machine, database_url: 
                 continue
             started.append((name, process))
             wait_until_healthy(machine, name, process)
-        buy(machine, cast)
+        buy(machine, wallets)
         for name, process in reversed(started):
             process.send_signal(signal.SIGTERM)
             status = process.wait(60)
@@ -182,10 +182,10 @@ def wait_until_healthy(machine: Machine, name: str, process: subprocess.Popen[by
         assert time.monotonic() < deadline, f"{name} is not healthy after {HEALTHY_SECONDS} s"
 
 
-def buy(machine: Machine, cast: Cast) -> None:
+def buy(machine: Machine, wallets: DevWallets) -> None:
     client = SyncClient(
         f"http://127.0.0.1:{machine.ports['coordinator-1', '8402']}",
-        wallet_key=cast.with_role("client")[0].private_key,
+        wallet_key=wallets.with_role("client")[0].private_key,
         gateways=[f"http://127.0.0.1:{machine.ports['gateway', '8481']}"],
         known_markets=None,
         on_first_use=lambda _: None,

@@ -183,7 +183,7 @@ def test_job_passes_through_both_images(world: World, database_url: str, create:
     keystore, password = shared / "relayer.json", shared / "relayer_keystore_password"
     owner_key = shared / "owner.key"
     password.write_text("only a test")
-    owner_key.write_text(world.cast.admin.private_key)
+    owner_key.write_text(world.wallets.admin.private_key)
     for file in shared.iterdir():
         file.chmod(0o600)
         os.chown(file, USER_ID, USER_ID)
@@ -206,7 +206,7 @@ def test_job_passes_through_both_images(world: World, database_url: str, create:
     request = {"jsonrpc": "2.0", "id": 1, "method": "anvil_setBalance", "params": [relayer, hex(10**19)]}
     httpx.post(world.anvil.rpc_url, json=request, trust_env=False).raise_for_status()
 
-    image = create("svcd", shared, key_variables(world.cast.demo_provider))
+    image = create("svcd", shared, key_variables(world.wallets.demo_provider))
     provider = attrs.evolve(
         image,
         command=[word.replace("/etc/svcd/svcd.toml", str(config)) for word in image.command],
@@ -215,7 +215,7 @@ def test_job_passes_through_both_images(world: World, database_url: str, create:
     with coordinator.running(), provider.running():
         client = SyncClient(
             f"http://127.0.0.1:{port}",
-            wallet_key=world.cast.with_role("client")[0].private_key,
+            wallet_key=world.wallets.with_role("client")[0].private_key,
             gateways=[world.pins.gateway],
             known_markets=None,
             on_first_use=lambda _: None,

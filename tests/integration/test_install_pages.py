@@ -151,7 +151,7 @@ def service_user(machine: Machine) -> int:
 def appoint(machine: Machine, world: World, relayer: str) -> None:
     """Do other people's part: the owner appoints the account, and funds arrive."""
     key = machine.root.parent / "owner.key"
-    key.write_text(world.cast.admin.private_key)
+    key.write_text(world.wallets.admin.private_key)
     key.chmod(0o600)
     owner = f"--key-file {key} --addresses {machine.shell.environment['ADDRESS_BOOK']} --confirmations 1 --poll 0.05"
     machine.shell.run(f"/opt/coordinatord/bin/coordinatord market admin grant-relayer {relayer} {owner}")

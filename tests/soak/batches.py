@@ -56,7 +56,7 @@ class Scene:
     book: AddressBook
 
     async def owner(self, base_url: str, http: httpx.AsyncClient) -> tuple[Party, Submitter]:
-        wallet, book = self.world.cast.with_role("client")[0], self.book
+        wallet, book = self.world.wallets.with_role("client")[0], self.book
         owner = Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)
         http.base_url = httpx.URL(base_url)
         await owner.sign_in()
@@ -70,7 +70,7 @@ class Scene:
 
     async def settle_some(self, base_url: str, http: httpx.AsyncClient) -> None:
         """Settle a few of the batch's jobs, so that both of its files have lines."""
-        wallet = self.world.cast.with_role("provider")[0]
+        wallet = self.world.wallets.with_role("provider")[0]
         provider = Party(wallet_of(wallet), Domains.of(self.book), self.book.job_registry, http, wallet.box_key)
         http.base_url = httpx.URL(base_url)
         await provider.sign_in("provider")
@@ -161,11 +161,11 @@ async def run(lines: int, kills: int, seed: int) -> list[str]:
             running_postgres(pick_free(), directory / "postgres", directory) as postgres,
             running_cid_store(pick_free(), directory / "pins", directory) as pins,
         ):
-            cast = accounts.derive_cast()
-            market = await deploy_market(anvil, cast)
+            wallets = accounts.derive_wallets()
+            market = await deploy_market(anvil, wallets)
             await postgres.execute("create database soak")
             url = postgres.url("soak")
-            world = World(anvil, pins, postgres, cast, market)
+            world = World(anvil, pins, postgres, wallets, market)
             settings = environment(world, url, **UNLIMITED, LOG_LEVEL="warning")
             book = AddressBook.parse(json.dumps(market.address_book).encode())
             return await killed_batch(Scene(world, url, settings, book), lines, kills, seed)

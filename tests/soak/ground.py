@@ -14,7 +14,7 @@ import attrs
 from common.address_book import AddressBook
 from coordinatord.run.config import Config
 from devnet import accounts
-from devnet.accounts import Cast, DevWallet
+from devnet.accounts import DevWallet, DevWallets
 from devnet.anvil import Anvil, running_anvil
 from devnet.app import deploy_market
 from devnet.market import DevnetMarket
@@ -47,7 +47,7 @@ class Ground:
     database_url: str  # without the proxy, for checks
     pins: Daemon
     pin_store: PinStoreService
-    cast: Cast
+    wallets: DevWallets
     market: DevnetMarket
     market_block: int  # block that completed the deployment and admitted the providers
     rpc: RpcProxy
@@ -79,7 +79,7 @@ class Ground:
     @property
     def strangers(self) -> list[DevWallet]:
         """Return registered providers without a daemon."""
-        return self.cast.with_role("provider")[len(self.providers) :]
+        return self.wallets.with_role("provider")[len(self.providers) :]
 
 
 @asynccontextmanager
@@ -99,8 +99,8 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
         tcp_proxy(LOOPBACK, postgres.port) as database,
     ):
         bombs = stack.enter_context(bomb_server())
-        cast = accounts.derive_cast()
-        market = await deploy_market(anvil, cast, announcing=cast.with_role("provider")[:providers])
+        wallets = accounts.derive_wallets()
+        market = await deploy_market(anvil, wallets, announcing=wallets.with_role("provider")[:providers])
         market_block = int(await anvil.call("eth_blockNumber"), 16)
         await anvil.mine_every(BLOCK_SECONDS)
         await _create_role(postgres)
@@ -120,7 +120,7 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
                 database_url=proxied_url,
                 pins=proxied_store,
                 market=market,
-                relayer_key=cast.with_role("relayer")[n % 2].private_key,
+                relayer_key=wallets.with_role("relayer")[n % 2].private_key,
                 logs=logs,
                 clock=folder / "clocks" / f"coordinator-{n}",
             )
@@ -128,7 +128,7 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
             base_urls.append(base_url)
             metrics_urls[program.name] = f"http://{LOOPBACK}:{metrics_port}/metrics"
         hands: list[Daemon] = []
-        for n, wallet in enumerate(cast.with_role("provider")[:providers]):
+        for n, wallet in enumerate(wallets.with_role("provider")[:providers]):
             metrics_port = pick_free()
             program = provider_program(
                 f"provider-{n}",
@@ -148,7 +148,7 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
             database_url=postgres.url(),
             pins=Daemon(pins.children[0].program, listens(f"{pins.gateway}/ipfs/"), pins.children[0]),
             pin_store=pins,
-            cast=cast,
+            wallets=wallets,
             market=market,
             market_block=market_block,
             rpc=rpc,

@@ -12,18 +12,18 @@ const RIGHT = 10;
 
 // points: [{since, low, median, high, jobs}], amounts as BigInt, in order of time.
 export function priceChart(title, points) {
-  const width = innerWidth < 740 ? 300 : 560; // as wide as it is drawn, so that its words keep their size
+  const width = innerWidth < 740 ? 300 : 560; // equal to the drawn width, so that the text is not scaled
   const highest = points.reduce((most, point) => (point.high > most ? point.high : most), 1n);
   const x = scaleOf(points.map((point) => Number(point.since)), LEFT, width - RIGHT);
   const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - Number((value * 10_000n) / highest) / 10_000);
-  const said = `${title}: median ${tokens(points.at(-1).median)} now, between ${tokens(least(points))} and ${tokens(highest)} over ${points.length} stretches of time.`;
+  const label = `${title}: median ${tokens(points.at(-1).median)} now, between ${tokens(lowestOf(points))} and ${tokens(highest)} over ${points.length} periods.`;
   const upper = points.map((point) => `${x(Number(point.since))},${y(point.high)}`);
   const lower = points.map((point) => `${x(Number(point.since))},${y(point.low)}`).reverse();
   const middle = points.map((point) => `${x(Number(point.since))},${y(point.median)}`);
   const lines = [0n, highest / 2n, highest];
   return h("figure", { class: "chart" },
     h("figcaption", {}, title, " ", h("strong", { class: "num" }, tokens(points.at(-1).median))),
-    svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": said },
+    svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": label },
       lines.map((value) => svg("g", { class: "grid" },
         svg("line", { x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }),
         svg("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, tokens(value)))),
@@ -44,23 +44,23 @@ export function priceChart(title, points) {
       ], points, "")));
 }
 
-// Height of a line of text.
-export function sparkline(values, said) {
+// Line chart as high as a line of text. `label` describes it for screen readers.
+export function sparkline(values, label) {
   const highest = values.reduce((most, value) => (value > most ? value : most), 1n);
   const x = scaleOf(values.map((_, n) => n), 2, 94);
   const points = values.map((value, n) => `${x(n)},${22 - 18 * (Number((value * 1000n) / highest) / 1000)}`);
-  return svg("svg", { class: "spark", viewBox: "0 0 96 24", role: "img", "aria-label": said },
+  return svg("svg", { class: "spark", viewBox: "0 0 96 24", role: "img", "aria-label": label },
     values.length > 1 ? svg("polyline", { class: "line", points: points.join(" ") })
       : svg("circle", { class: "point", cx: 48, cy: points[0].split(",")[1], r: 2.5 }));
 }
 
 export function pointsOf(history, rate) {
-  return history.prices.map((one) => ({
-    since: one.since,
-    jobs: one.jobs,
-    low: BigInt(one[rate].low),
-    median: BigInt(one[rate].median),
-    high: BigInt(one[rate].high),
+  return history.prices.map((period) => ({
+    since: period.since,
+    jobs: period.jobs,
+    low: BigInt(period[rate].low),
+    median: BigInt(period[rate].median),
+    high: BigInt(period[rate].high),
   }));
 }
 
@@ -70,11 +70,11 @@ function scaleOf(values, from, to) {
   return (value) => (whole === 0 ? (from + to) / 2 : from + ((to - from) * (value - first)) / whole);
 }
 
-function least(points) {
+function lowestOf(points) {
   return points.reduce((low, point) => (point.low < low ? point.low : low), points[0].low);
 }
 
-// Horizontal bars of named parts, the largest first: {name, value, note}, values as BigInt. The numbers stand beside them.
+// Horizontal bars of named parts, the largest first: {name, value, note}, values as BigInt. The numbers are beside the bars.
 export function shareBars(title, parts, unit) {
   if (parts.length === 0) return h("p", { class: "empty" }, "Nothing yet.");
   const highest = parts.reduce((most, part) => (part.value > most ? part.value : most), 1n);

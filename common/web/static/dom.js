@@ -22,7 +22,7 @@ function fill(element, attributes, children) {
 
 // Replace the content of a container. Keep the focus on the matching link or button, and keep expanded parts expanded, so
 // that a refresh does not disturb keyboard users.
-export function swap(container, ...children) {
+export function replaceContent(container, ...children) {
   const active = document.activeElement;
   const key = container.contains(active) && active !== container ? keyOf(active) : null;
   const open = new Set([...container.querySelectorAll("details[open][data-key]")].map((each) => each.dataset.key));
@@ -50,7 +50,7 @@ export function table(caption, columns, rows, empty) {
           h(n === 0 ? "th" : "td", { scope: n === 0 ? "row" : null, class: kind(column) }, column.cell(row))))))));
 }
 
-// A bar of the part of `max` that `value` is. It is drawn, because browsers draw the bars of a meter in unequal heights.
+// A bar that shows `value` as a part of `max`. It is an SVG, because browsers draw <meter> in different heights.
 export function gauge(value, max, label) {
   const part = max > 0 ? Math.min(1, Math.max(0, value / max)) : 0;
   return svg("svg", { class: "gauge", viewBox: "0 0 100 8", preserveAspectRatio: "none", role: "meter", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": Math.max(max, value, 1), "aria-valuenow": value },
@@ -63,7 +63,7 @@ export function facts(...pairs) {
     h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
-// Shortened hex. Copying and hovering give the whole value.
+// Shortened hex. The copy button and the tooltip have the whole value.
 export function hex(value, { href = null, what = "value" } = {}) {
   if (!value) return h("span", { class: "faint" }, "–");
   const text = String(value);

@@ -6,18 +6,18 @@ export function setDecimals(count) {
   decimals = count;
 }
 
-// `least`: minimum digits after the decimal point, to align the amounts of a column.
-export function tokens(units, least = 2) {
+// `minDecimals`: minimum digits after the decimal point, to align the amounts of a column.
+export function tokens(units, minDecimals = 2) {
   const value = BigInt(units);
   if (decimals === 0) return grouped(value.toString());
   const digits = (value < 0n ? -value : value).toString().padStart(decimals + 1, "0");
   const whole = grouped(digits.slice(0, -decimals));
-  const fraction = digits.slice(-decimals).replace(/0+$/, "").padEnd(Math.min(least, decimals), "0");
+  const fraction = digits.slice(-decimals).replace(/0+$/, "").padEnd(Math.min(minDecimals, decimals), "0");
   return `${value < 0n ? "−" : ""}${whole}.${fraction}`;
 }
 
 export function digitsOf(amounts) {
-  return amounts.reduce((most_, amount) => Math.max(most_, tokens(amount).split(".")[1]?.length ?? 0), 2);
+  return amounts.reduce((highest, amount) => Math.max(highest, tokens(amount).split(".")[1]?.length ?? 0), 2);
 }
 
 export function number(value) {
@@ -28,8 +28,8 @@ function grouped(digits) {
   return digits.replace(/\B(?=(\d{3})+(?!\d))/g, "\u202f");
 }
 
-// Maximum payment to a job's provider, without fees. Rates are per 10^6 units. It is rounded up, and at least 1.
-export function most(job) {
+// Maximum payment to a job's provider, without fees. Rates are per 10^6 units. The payment is rounded up, and at least 1.
+export function maxPayment(job) {
   return payment(job, job.units_out);
 }
 

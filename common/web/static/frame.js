@@ -4,15 +4,15 @@
 // returns elements for it. A refresh with equal data leaves the elements alone. A `quiet` view has no placeholder before its
 // first data.
 
-import { h, swap } from "./dom.js";
+import { h, replaceContent } from "./dom.js";
 import { ApiError } from "./http.js";
 import { tickTimes } from "./times.js";
 
-const AGAIN = 5_000; // ms after a failure
+const RETRY_DELAY_MS = 5_000;
 
-// sections: [[section, label]], routes: [[pattern, makeView, section]], home: the first path, name: the page's
-// title. `prepare` reads what every view needs, and its result is passed to `show`. `remedy` returns the next step after an
-// ApiError. Returns {refresh}.
+// sections: [[section, label]], routes: [[pattern, makeView, section]], home: the path of the first view, name: the page's
+// title. `prepare` reads data for every view, and its result is the second argument of `show`. `remedy` returns the next
+// step after an ApiError. Returns {refresh}.
 export function startFrame({ name, sections, routes, home, prepare, remedy }) {
   const content = document.querySelector("#content");
   let current = null; // the view that is shown: {view, body, reading}
@@ -21,7 +21,7 @@ export function startFrame({ name, sections, routes, home, prepare, remedy }) {
     const path = location.hash.slice(1) || home;
     const found = routes.map(([pattern, make, section]) => [path.match(pattern), make, section]).find(([match]) => match);
     const section = found?.[2] ?? null;
-    const view = found ? found[1](found[0].slice(1), { refresh, open: (to) => (location.hash = to) }) : lost();
+    const view = found ? found[1](found[0].slice(1), { refresh, open: (to) => (location.hash = to) }) : notFoundView();
     const body = h("div", { class: "body", "aria-busy": "true" }, !view.quiet && h("p", { class: "empty" }, "Reading …"));
     current?.view.close?.();
     current = { view, body, seen: null, timer: null, reading: false, again: false };
@@ -39,7 +39,8 @@ export function startFrame({ name, sections, routes, home, prepare, remedy }) {
     refresh();
   }
 
-  // One read at a time. Changes during a read cause another read after it, so that an older answer never replaces a newer one.
+  // Read one response at a time, so that an older response never replaces a newer one. A refresh during a read starts
+  // another read afterwards.
   async function refresh() {
     const mine = current;
     clearTimeout(mine.timer);
@@ -59,7 +60,7 @@ export function startFrame({ name, sections, routes, home, prepare, remedy }) {
       const seen = JSON.stringify(data, (_, value) => (value instanceof Map ? [...value] : value));
       if (seen !== mine.seen) {
         mine.seen = seen;
-        swap(mine.body, mine.view.show(data, about));
+        replaceContent(mine.body, mine.view.show(data, about));
       }
     } catch (error) {
       if (mine !== current) return;
@@ -69,15 +70,15 @@ export function startFrame({ name, sections, routes, home, prepare, remedy }) {
       const notice = h("div", { class: "notice", role: "alert" }, h("p", {}, h("strong", {}, error.message)), h("p", {}, help));
       // Keep the old rows below the error message.
       if (kept && error instanceof ApiError && (error.status === 0 || error.status >= 429)) mine.body.prepend(notice);
-      else if (mine.body.querySelector(".notice")?.textContent !== notice.textContent) swap(mine.body, notice);
+      else if (mine.body.querySelector(".notice")?.textContent !== notice.textContent) replaceContent(mine.body, notice);
       if (!(error instanceof ApiError)) console.error(error);
-      if (!(error instanceof ApiError) || error.status === 0 || error.status >= 404) mine.timer = setTimeout(() => mine === current && refresh(), AGAIN);
+      if (!(error instanceof ApiError) || error.status === 0 || error.status >= 404) mine.timer = setTimeout(() => mine === current && refresh(), RETRY_DELAY_MS);
     }
     mine.body.removeAttribute("aria-busy");
   }
 
   document.querySelector(".skip").addEventListener("click", (event) => {
-    event.preventDefault(); // the address names a view
+    event.preventDefault(); // a link to #content would change the view, which is in the hash of the URL
     content.focus();
   });
   document.querySelector("#views").append(...sections.map(([section, label]) =>
@@ -89,12 +90,12 @@ export function startFrame({ name, sections, routes, home, prepare, remedy }) {
 }
 
 // The header shows the state of the connection: live, polling, reconnecting or connecting.
-export function tellConnection(mode, words) {
+export function showConnection(mode, words) {
   document.querySelector(".status").dataset.mode = mode;
-  const said = document.querySelector("#connection");
-  if (said.textContent !== words) said.textContent = words;
+  const label = document.querySelector("#connection");
+  if (label.textContent !== words) label.textContent = words;
 }
 
-function lost() {
+function notFoundView() {
   return { title: "Not found", read: async () => null, show: () => h("p", { class: "empty" }, "Page not found. Choose a view in the bar above.") };
 }

@@ -1,11 +1,11 @@
 // Read JSON from the program that serves this page. Paths are relative to the page, so that it works below a proxy's prefix.
 
-export const TIMEOUT = 15_000;
+export const TIMEOUT_MS = 15_000;
 
 export class ApiError extends Error {
   constructor(status, code, message) {
     super(message);
-    this.status = status; // 0: no answer
+    this.status = status; // 0: no response
     this.code = code;
   }
 }
@@ -18,7 +18,7 @@ export function address(path) {
 export async function readJson(program, path, options = {}) {
   let answer;
   try {
-    answer = await fetch(address(path), { signal: AbortSignal.timeout(TIMEOUT), ...options, headers: { accept: "application/json", ...options.headers } });
+    answer = await fetch(address(path), { signal: AbortSignal.timeout(TIMEOUT_MS), ...options, headers: { accept: "application/json", ...options.headers } });
   } catch {
     throw new ApiError(0, "unreachable", `${program} does not answer.`);
   }

@@ -8,10 +8,10 @@ const LEFT = 64;
 const BOTTOM = 24;
 const TOP = 12;
 const RIGHT = 10;
-const COLOURS = 5; // classes s0 to s4; further series share the last one, and a bad one is s-bad
+const COLOURS = 5; // classes s0 to s4; further series share s4, and a series with `bad` is s-bad
 
-// days: ["2026-11-26"], without gaps. series: [{name, values, bad}] with a BigInt for each day. `say` formats a value.
-export function dayBars(title, days, series, say, { now = null, empty }) {
+// days: ["2026-11-26"], without gaps. series: [{name, values, bad}] with a BigInt for each day. `format` returns a value as text.
+export function dayBars(title, days, series, format, { now = null, empty }) {
   const sums = days.map((_, n) => series.reduce((sum, one) => sum + one.values[n], 0n));
   const highest = sums.reduce((most, value) => (value > most ? value : most), 0n);
   if (highest === 0n) return figure(title, now, h("p", { class: "empty" }, empty));
@@ -20,7 +20,7 @@ export function dayBars(title, days, series, say, { now = null, empty }) {
   const step = (width - LEFT - RIGHT) / days.length;
   const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - Number((value * 10_000n) / highest) / 10_000);
   const total = sums.reduce((sum, value) => sum + value, 0n);
-  const said = `${title}: ${say(total)} in ${days.length} days, at most ${say(highest)} in one day.`;
+  const label = `${title}: ${format(total)} in ${days.length} days, at most ${format(highest)} in one day.`;
   const bars = days.map((day, n) => {
     let below = 0n;
     return shown.map((one, k) => {
@@ -28,25 +28,25 @@ export function dayBars(title, days, series, say, { now = null, empty }) {
       below += one.values[n];
       if (one.values[n] === 0n) return null;
       return svg("rect", { class: `bar-of ${colour(one, k)}`, x: LEFT + n * step + step * 0.12, width: step * 0.76, y: y(below), height: Math.max(1, y(from) - y(below)) },
-        svg("title", {}, `${day}, ${one.name}: ${say(one.values[n])}`));
+        svg("title", {}, `${day}, ${one.name}: ${format(one.values[n])}`));
     });
   });
   return figure(title, now,
-    svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": said },
-      grid([0n, highest / 2n, highest], y, say, width), bars,
+    svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": label },
+      grid([0n, highest / 2n, highest], y, format, width), bars,
       svg("text", { class: "tick", x: LEFT, y: HEIGHT - 6 }, days[0]),
       svg("text", { class: "tick", x: width - RIGHT, y: HEIGHT - 6, "text-anchor": "end" }, days.at(-1))),
     shown.length > 1 && h("ul", { class: "legend" }, shown.map((one, k) =>
       h("li", {}, h("span", { class: `key ${colour(one, k)}`, "aria-hidden": "true" }), one.name))),
     numbers(title, [
       { label: "Day", cell: (n) => days[n] },
-      ...shown.map((one) => ({ label: one.name, num: true, cell: (n) => say(one.values[n]) })),
+      ...shown.map((one) => ({ label: one.name, num: true, cell: (n) => format(one.values[n]) })),
     ], days.map((_, n) => n).filter((n) => sums[n] > 0n).reverse()));
 }
 
-// points: [{at, value}] in order of time, `at` in Unix seconds and `value` a number, or null where unknown. With `steps`, a
+// points: [{at, value}] in order of time, `at` in Unix seconds and `value` a number, or null if unknown. With `steps`, a
 // value holds until the next one. `from` and `to` are the ends of the axis.
-export function timeLine(title, points, say, { now = null, empty, steps = false, from = null, to = null }) {
+export function timeLine(title, points, format, { now = null, empty, steps = false, from = null, to = null }) {
   const known = points.filter((one) => one.value !== null);
   if (known.length === 0) return figure(title, now, h("p", { class: "empty" }, empty));
   const width = drawnWidth();
@@ -66,18 +66,18 @@ export function timeLine(title, points, say, { now = null, empty, steps = false,
     if (steps) run.push(`${x(points[n + 1]?.at ?? last)},${y(value)}`);
   }
   if (run.length > 0) lines.push(run);
-  const least = Math.min(...known.map((one) => one.value));
-  const said = `${title}: ${say(known.at(-1).value)} now, between ${say(least)} and ${say(Math.max(...known.map((one) => one.value)))} since ${clock(first)}.`;
-  return figure(title, now ?? say(known.at(-1).value),
-    svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": said },
-      grid([0, highest / 2, highest], y, say, width),
+  const lowest = Math.min(...known.map((one) => one.value));
+  const label = `${title}: ${format(known.at(-1).value)} now, between ${format(lowest)} and ${format(Math.max(...known.map((one) => one.value)))} since ${clock(first)}.`;
+  return figure(title, now ?? format(known.at(-1).value),
+    svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": label },
+      grid([0, highest / 2, highest], y, format, width),
       lines.map((line) => (line.length > 1 ? svg("polyline", { class: "line", points: line.join(" ") })
         : svg("circle", { class: "point", cx: line[0].split(",")[0], cy: line[0].split(",")[1], r: 3 }))),
       svg("text", { class: "tick", x: LEFT, y: HEIGHT - 6 }, moment(first)),
       last > first && svg("text", { class: "tick", x: width - RIGHT, y: HEIGHT - 6, "text-anchor": "end" }, moment(last))),
     numbers(title, [
       { label: "Time", cell: (point) => clock(point.at) },
-      { label: title, num: true, cell: (point) => say(point.value) },
+      { label: title, num: true, cell: (point) => format(point.value) },
     ], [...known].reverse()));
 }
 
@@ -89,17 +89,17 @@ function figure(title, now, ...children) {
   return h("figure", { class: "chart" }, h("figcaption", {}, title, " ", now !== null && h("strong", { class: "num" }, now)), children);
 }
 
-function grid(values, y, say, width) {
+function grid(values, y, format, width) {
   return values.map((value) => svg("g", { class: "grid" },
     svg("line", { x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }),
-    svg("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, say(value))));
+    svg("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, format(value))));
 }
 
 function numbers(title, columns, rows) {
   return h("details", { "data-key": `numbers of ${title}` }, h("summary", {}, "The numbers"), table(title, columns, rows, ""));
 }
 
-// As wide as it is drawn, so that its words keep their size.
+// Width in CSS pixels, so that the text is not scaled.
 function drawnWidth() {
   if (innerWidth < 740) return 300;
   return innerWidth < 920 ? 660 : 500; // one chart in a row, or two

@@ -7,11 +7,13 @@ export function when(seconds) {
   return h("time", { datetime: new Date(Number(seconds) * 1000).toISOString(), title: clock(seconds), "data-ago": seconds }, ago(seconds));
 }
 
-export function left(until, over) {
-  return h("strong", { class: "num", "data-until": String(until), "data-over": over }, span(Number(until) - Date.now() / 1000));
+// Time until `until` (Unix seconds). Afterwards, show the text `endText`.
+export function countdown(until, endText) {
+  return h("strong", { class: "num", "data-until": String(until), "data-over": endText }, span(Number(until) - Date.now() / 1000));
 }
 
-export function passed(from, to) {
+// Progress bar of the time that has passed between two times in Unix seconds.
+export function elapsedBar(from, to) {
   const done = (Date.now() / 1000 - Number(from)) / Math.max(1, Number(to) - Number(from));
   return h("progress", { max: 1, value: Math.min(1, Math.max(0, done)), "data-from": from, "data-to": to, "aria-label": "Part of the window that has passed" });
 }

@@ -8,7 +8,7 @@ import attrs
 
 from common.api import jobs, limits, why
 from common.api.fields import ADDRESS, BYTES32, Choice, QueryUint
-from common.api.words import MEMBER_TEXTS, NO_EXAMPLE
+from common.api.member_texts import MEMBER_TEXTS, NO_EXAMPLE
 from coordinatord.api.book import bodies
 from coordinatord.api.book.job_pages_sql import JobFilter, read_page
 from coordinatord.api.book.owner_sums_sql import read_summary

@@ -14,8 +14,8 @@ from common.api.fields import UINT64, BareHex, Boolean, Choice, NestedObject, Sc
 from common.box import PublicKey
 from common.daemon.secrets import Secret
 from common.domains import Domains
-from common.escrow import HandedKey, handover_content
 from common.escrow_evidence import report_data
+from common.escrow_handover import HandedOverKey, handover_content
 from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.refusal import Refused
 from common.scalars import read_hex
@@ -171,7 +171,7 @@ class HandoverService:
         return None
 
     def _seal_generations(self, body: HandoverBody, generations: tuple[Generation, ...]) -> GrantedHandover:
-        keys = [HandedKey(one.key.copy_secret(), one.announced_from) for one in generations]
+        keys = [HandedOverKey(one.key.copy_secret(), one.announced_from) for one in generations]
         signed = handover_content(self.release, keys)
         message = bytearray(len(signed) + 65)
         try:

@@ -14,7 +14,7 @@ import attrs
 import msgspec
 
 from common.api.escrow import HandedOverShape
-from common.escrow import Handover
+from common.escrow_handover import Handover
 from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.refusal import Refused
 from common.scalars import hex_of, read_base64

@@ -10,9 +10,9 @@ import attrs
 from common.api import limits, worked_order
 from common.api.events import EventsReset, JobEvent
 from common.api.fields import ADDRESS, BYTES32, Choice, QueryUint, Text
+from common.api.member_texts import MEMBER_TEXTS, NO_EXAMPLE
 from common.api.progress import ProgressStep, ProvisionalJob
 from common.api.states import JobState
-from common.api.words import MEMBER_TEXTS, NO_EXAMPLE
 from common.scalars import hex_of
 from coordinatord.api.events.events_sql import EventFilter, LoggedEvent
 from coordinatord.api.events.hub import EventHub

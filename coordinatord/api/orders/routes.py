@@ -8,8 +8,8 @@ import attrs
 from common.address_book import AddressBook
 from common.api import jobs, limits, market
 from common.api.fields import BYTES32, object_example, object_schema
+from common.api.member_texts import MEMBER_TEXTS, NO_EXAMPLE
 from common.api.shapes import Digits
-from common.api.words import MEMBER_TEXTS, NO_EXAMPLE
 from common.scalars import hex_of
 from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.events.progress_hub import ProgressHub

@@ -18,7 +18,7 @@ from anyio import to_thread
 
 from common import quotes
 from common.api import limits
-from common.artifacts import decode_error
+from common.artifacts import decode_error_name
 from common.container import check_commitment
 from common.domains import Domains
 from common.messages.payments import packed_job_payment
@@ -252,7 +252,7 @@ def _classify_revert(
     refusal: Reverted, owner: bytes, amount: int, balance: int | None
 ) -> PredictedRefusal | RefusedByChain:
     """Return the failure that the revert of a trial post means. Raise Retryable if the relayer lacks its role."""
-    name = decode_error(refusal.data)
+    name = decode_error_name(refusal.data)
     raise_if_role_lacking(name)
     return (
         insufficient_balance(owner, amount, balance)

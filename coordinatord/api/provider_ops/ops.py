@@ -9,7 +9,7 @@ import attrs
 from common.api import limits
 from common.api.fields import BYTES32, SIGNATURE, UINT32, UINT64, Base64, Choice, HexUpTo, Text, body_field, read_object
 from common.api.worked_order import ORDER_HASH, SETTLE_SIGNATURE
-from common.artifacts import decode_error
+from common.artifacts import decode_error_name
 from common.box import PublicKey
 from common.cid import Cid
 from common.domains import Domains
@@ -329,7 +329,7 @@ class Ops:
         view = self.jobs.simulation_view(_settle_calldata(op, posted, _PLACEHOLDER_CID), self.relayer)
         answer = await self.views.read_view(view)
         if isinstance(answer, Reverted):
-            name = decode_error(answer.data)
+            name = decode_error_name(answer.data)
             raise_if_role_lacking(name)
             if name not in _CLAIM_MISSING_ERRORS or not author.claim_pending:
                 return RefusedByChain(name, answer.data)

@@ -6,9 +6,9 @@ import attrs
 
 from common.api import limits, providers
 from common.api.fields import ADDRESS, BYTES32, body_field, object_example
+from common.api.member_texts import MEMBER_TEXTS
 from common.api.shapes import OMITTED
-from common.api.words import MEMBER_TEXTS
-from common.artifacts import decode_error
+from common.artifacts import decode_error_name
 from common.scalars import hex_of
 from coordinatord.api.book.posted_jobs import PostedJobs
 from coordinatord.api.events.progress_hub import ProgressHub
@@ -198,7 +198,7 @@ class OperationRoutes:
         selector = await self.registry.read_claim_refusal(job.posted, body.address)
         if not any(selector):
             return responses.ok(providers.ClaimAccepted(ok=True))
-        return responses.ok(providers.ClaimRefused(ok=False, reason=decode_error(selector) or "unknown"))
+        return responses.ok(providers.ClaimRefused(ok=False, reason=decode_error_name(selector) or "unknown"))
 
     async def publish_asks(self, request: Request) -> Response:
         return asks_response(await self.asks.publish_snapshot(request.body))

@@ -5,8 +5,8 @@ from typing import Any
 import attrs
 
 from common.api import chain
+from common.api.member_texts import NO_EXAMPLE
 from common.api.shapes import OMITTED
-from common.api.words import NO_EXAMPLE
 from common.scalars import hex_of
 from coordinatord.api.system.readiness import ChainState, DeploymentReads, ReadinessCheck, ReadinessReport
 from coordinatord.http import responses

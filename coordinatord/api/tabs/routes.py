@@ -9,6 +9,7 @@ import attrs
 import pybase64
 
 from common.api.fields import BYTES32, Base64, ListOf, NestedObject, body_field
+from common.api.member_texts import MEMBER_TEXTS
 from common.api.tabs import (
     MAX_TAB_FRAME_BYTES,
     MAX_TAB_FRAMES_PER_POST,
@@ -17,7 +18,6 @@ from common.api.tabs import (
     TabPost,
     TabRefusal,
 )
-from common.api.words import MEMBER_TEXTS
 from common.refusal import Refused
 from common.scalars import hex_of
 from coordinatord.api.events.places import Places

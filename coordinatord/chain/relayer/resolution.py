@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from common.artifacts import decode_error
+from common.artifacts import decode_error_name
 from common.scalars import hex_of
 from common.tracing import spans
 from coordinatord.base import metrics
@@ -68,7 +68,7 @@ async def resolve_receipts(
     for tx, receipt in carrying:
         if receipt.succeeded:
             calls = find_refused_calls(receipt.logs, tx.target)
-            refused += [RefusedCall(tx.id, index, decode_error(data), data) for index, data in calls.items()]
+            refused += [RefusedCall(tx.id, index, decode_error_name(data), data) for index, data in calls.items()]
             continue
         # A receipt does not give the reason, so replay each call on the state after its block. Calls that pass ran out
         # of gas.

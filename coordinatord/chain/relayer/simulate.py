@@ -11,7 +11,7 @@ from typing import TypeAlias
 import attrs
 import msgspec
 
-from common.artifacts import decode_error
+from common.artifacts import decode_error_name
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc.client import Json, Rpc, RpcCall, decode_quantity, decode_result, retryable_of
 from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
@@ -112,7 +112,7 @@ async def simulate_sequences(
 
 
 def decode_revert(data: bytes) -> WouldRevert:
-    return WouldRevert(decode_error(data), data)
+    return WouldRevert(decode_error_name(data), data)
 
 
 def _build_request(method: str, account: bytes, call: CallData, block: str, *, gas: int | None = None) -> RpcCall:

@@ -79,7 +79,7 @@ def _read(terminal: int) -> bytes:
 @pytest.mark.long
 def test_first_hour_says_what_is_recorded(market: Market, tmp_path: Path) -> None:
     (tmp_path / ".devnet").symlink_to(market.state)
-    (market.state / manifest.KNOWN_MARKETS).unlink(missing_ok=True)  # forget the market, as for a new user
+    (market.state / manifest.KNOWN_MARKETS_FILE).unlink(missing_ok=True)  # forget the market, as for a new user
     terminal = Terminal(tmp_path)
     told = [(command, alike(terminal.type(command))) for command, _ in recorded()]
     assert told == [(command, alike(said)) for command, said in recorded()]

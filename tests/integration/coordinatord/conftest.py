@@ -48,7 +48,7 @@ def party(stage: Stage) -> Callable[[DevWallet], Party]:
 
 @pytest.fixture
 def client(party: Callable[[DevWallet], Party], world: World) -> Party:
-    return party(world.cast.with_role("client")[0])
+    return party(world.wallets.with_role("client")[0])
 
 
 @pytest.fixture
@@ -60,13 +60,13 @@ async def batching(client: Party, stage: Stage) -> Batching:
 
 @pytest.fixture
 def stranger(party: Callable[[DevWallet], Party], world: World) -> Party:
-    return party(world.cast.with_role("client")[1])
+    return party(world.wallets.with_role("client")[1])
 
 
 @pytest.fixture
 async def provider(party: Callable[[DevWallet], Party], world: World) -> Party:
     """A registered, listed, signed-in provider that may serve every model."""
-    provider = party(world.cast.with_role("provider")[0])
+    provider = party(world.wallets.with_role("provider")[0])
     await provider.sign_in("provider")
     return provider
 
@@ -74,6 +74,6 @@ async def provider(party: Callable[[DevWallet], Party], world: World) -> Party:
 @pytest.fixture
 async def rival(party: Callable[[DevWallet], Party], world: World) -> Party:
     """Another such provider."""
-    rival = party(world.cast.with_role("provider")[1])
+    rival = party(world.wallets.with_role("provider")[1])
     await rival.sign_in("provider")
     return rival

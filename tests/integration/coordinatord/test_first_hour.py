@@ -18,7 +18,7 @@ import pytest
 from web3 import Web3
 
 from coordinatord.market.node import connect
-from devnet.accounts import Cast
+from devnet.accounts import DevWallets
 from devnet.pins import PinStoreService
 from devnet.ports import pick_free
 from tests.integration.coordinatord.market.ground import PUBLIC_CHAIN, issued_token, public_chain, rpc
@@ -77,20 +77,20 @@ class Operator:
         for account in re.findall(r"0x[0-9a-fA-F]{40}\b", said):
             rpc(self.node, "anvil_setBalance", account, hex(10**18))
 
-    def write_files(self, relayer: str, token: str, cast: Cast) -> None:
+    def write_files(self, relayer: str, token: str, wallets: DevWallets) -> None:
         """Write the files that the page describes: the market file, and the owner's key."""
         [terms] = re.findall(r"^cat > market.toml <<END\n(.*?)^END$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-        owner, treasury = cast.with_role("client")[1].address, cast.treasury.address
+        owner, treasury = wallets.with_role("client")[1].address, wallets.treasury.address
         named = {"CHAIN_ID": PUBLIC_CHAIN, "TOKEN": token, "OWNER": owner, "TREASURY": treasury, "RELAYER": relayer}
         for name, value in named.items():
             terms = terms.replace(f"${name}", str(value))
         (self.folder / "market.toml").write_text(terms)
-        (self.folder / "owner.key").write_text(cast.with_role("client")[1].private_key)
+        (self.folder / "owner.key").write_text(wallets.with_role("client")[1].private_key)
         (self.folder / "owner.key").chmod(0o600)
 
 
 @contextmanager
-def operator_at_work(folder: Path, cast: Cast, settings: dict[str, str]) -> Iterator[tuple[Operator, str]]:
+def operator_at_work(folder: Path, wallets: DevWallets, settings: dict[str, str]) -> Iterator[tuple[Operator, str]]:
     """Yield the operator, and the token of the market."""
     folder.mkdir()
     with public_chain(folder.parent) as url, connect(url) as node:
@@ -99,7 +99,7 @@ def operator_at_work(folder: Path, cast: Cast, settings: dict[str, str]) -> Iter
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         # Pass nothing else from this process: the page sets all other variables itself.
         environment = {"PATH": path, "RPC_URL": url, "PGSSLMODE": "disable", "COLUMNS": "120", "PORT": settings["PORT"]}
-        yield Operator(folder, environment, node), issued_token(node, cast)
+        yield Operator(folder, environment, node), issued_token(node, wallets)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def database_template() -> str:
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_first_hour_says_what_is_recorded(
-    tmp_path: Path, cast: Cast, database_url: str, pin_store: PinStoreService
+    tmp_path: Path, wallets: DevWallets, database_url: str, pin_store: PinStoreService
 ) -> None:
     port = pick_free()
     settings = {
@@ -126,14 +126,14 @@ def test_first_hour_says_what_is_recorded(
         "RELAY_MAX_TIP_GWEI": "2",
     }
     told = []
-    with operator_at_work(tmp_path / "operator", cast, settings) as (operator, token):
+    with operator_at_work(tmp_path / "operator", wallets, settings) as (operator, token):
         for command, _ in recorded():
             said = operator.type(command.replace("localhost:8402", f"localhost:{port}"))
             told.append((command, said))
             if " new-key " in command:
                 operator.fund(said)
             if command.startswith("coordinatord new-key"):
-                operator.write_files(said.split()[-1], token, cast)
+                operator.write_files(said.split()[-1], token, wallets)
         assert httpx.get(f"http://localhost:{port}/healthz", trust_env=False).status_code == 200
         operator.type("kill $SERVING; while kill -0 $SERVING 2>/dev/null; do sleep 0.05; done")
     if wanted := os.environ.get("RECORD"):

@@ -3,7 +3,7 @@
 import pytest
 
 from devnet.catalogue import FEE_BPS, GAS_FEE, MODELS, SLA_WINDOWS_S
-from devnet.contracts import connected, contract_at
+from devnet.contracts import connect_to_chain, contract_at
 from devnet.market import CLIENT_FUNDS
 from devnet.world import World
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_catalogue_holds_models_windows_and_fees(world: World) -> None:
-    async with connected(world.anvil.rpc_url) as chain:
+    async with connect_to_chain(world.anvil.rpc_url) as chain:
         jobs = contract_at(chain, "JobRegistry", world.market.jobs).functions
         assert await jobs.fees().call() == [FEE_BPS, GAS_FEE]
         assert [await jobs.slaAllowed(seconds).call() for seconds in (*SLA_WINDOWS_S, 61)] == [
@@ -19,13 +19,13 @@ async def test_catalogue_holds_models_windows_and_fees(world: World) -> None:
             False,
         ]
         assert [await jobs.modelEnabled(model.model_id).call() for model in MODELS] == [True] * len(MODELS)
-        assert await jobs.treasury().call() == world.cast.treasury.address
+        assert await jobs.treasury().call() == world.wallets.treasury.address
 
 
 async def test_relayers_may_relay_on_every_registry(world: World) -> None:
     market = world.market
-    relayers = world.cast.with_role("relayer")
-    async with connected(world.anvil.rpc_url) as chain:
+    relayers = world.wallets.with_role("relayer")
+    async with connect_to_chain(world.anvil.rpc_url) as chain:
         for name, address in (
             ("JobRegistry", market.jobs),
             ("ProviderRegistry", market.providers),
@@ -36,9 +36,9 @@ async def test_relayers_may_relay_on_every_registry(world: World) -> None:
 
 
 async def test_providers_are_listed_for_all_models_with_their_box_keys(world: World) -> None:
-    wallets = world.cast.with_role("provider")
+    wallets = world.wallets.with_role("provider")
     assert len(wallets) >= 2
-    async with connected(world.anvil.rpc_url) as chain:
+    async with connect_to_chain(world.anvil.rpc_url) as chain:
         providers = contract_at(chain, "ProviderRegistry", world.market.providers).functions
         for wallet in wallets:
             provider_id = await providers.providerIdOf(wallet.address).call()
@@ -49,9 +49,9 @@ async def test_providers_are_listed_for_all_models_with_their_box_keys(world: Wo
 
 
 async def test_clients_hold_the_payment_token(world: World) -> None:
-    clients = world.cast.with_role("client")
+    clients = world.wallets.with_role("client")
     assert len(clients) >= 3
-    async with connected(world.anvil.rpc_url) as chain:
+    async with connect_to_chain(world.anvil.rpc_url) as chain:
         token = contract_at(chain, "DevToken", world.market.token).functions
         for client in clients:
             assert await token.balanceOf(client.address).call() == CLIENT_FUNDS
@@ -59,7 +59,7 @@ async def test_clients_hold_the_payment_token(world: World) -> None:
 
 async def test_address_book_names_the_tokens_domain(world: World) -> None:
     book = world.market.address_book
-    async with connected(world.anvil.rpc_url) as chain:
+    async with connect_to_chain(world.anvil.rpc_url) as chain:
         token = contract_at(chain, "DevToken", book["paytoken"]).functions
         _, name, version, chain_id, contract, *_ = await token.eip712Domain().call()
         assert book["tokenDomain"] == {"name": name, "version": version}

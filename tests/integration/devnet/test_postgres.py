@@ -81,8 +81,8 @@ async def test_error_names_the_closed_folder_and_the_remedy(closed: Path, monkey
 
 def test_account_refused_by_postgresql_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 54_321)
-    assert postgres.find_refused_account() == "user 54321, who has no account"
+    assert postgres.describe_refused_account() == "user 54321, who has no account"
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert postgres.find_refused_account() == "root"
+    assert postgres.describe_refused_account() == "root"
     monkeypatch.setattr(os, "geteuid", lambda: pwd.getpwnam(parent_watch.UNPRIVILEGED).pw_uid)
-    assert postgres.find_refused_account() is None
+    assert postgres.describe_refused_account() is None

@@ -16,7 +16,7 @@ from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.rpc.client import open_rpc
 from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.pins.store import open_pin_store
-from devnet.contracts import connected, contract_at
+from devnet.contracts import connect_to_chain, contract_at
 from devnet.world import World
 from tests.integration.coordinatord.indexer.moves import address_book
 from tests.integration.coordinatord.indexer.scene import follower_of
@@ -39,9 +39,9 @@ async def nothing(*_: object) -> None:
 
 
 async def tokens_from_nowhere(world: World, remains: Remains, _: object) -> None:
-    async with connected(remains.anvil.rpc_url) as chain:
+    async with connect_to_chain(remains.anvil.rpc_url) as chain:
         token = contract_at(chain, "DevToken", world.market.token)
-        client = world.cast.with_role("client")[0].address
+        client = world.wallets.with_role("client")[0].address
         await chain.send(token, client, "transfer", world.market.address_book["jobRegistry"], 1)
 
 
@@ -69,7 +69,7 @@ async def lines_without_records(_: World, remains: Remains, connection: "Connect
 
 async def nonce_used_elsewhere(world: World, _: Remains, connection: "Connection[asyncpg.Record]") -> None:
     """The outbox holds the first of two nonces."""
-    relayer = world.cast.with_role("relayer")[0].address
+    relayer = world.wallets.with_role("relayer")[0].address
     nonce = int(await world.anvil.call("eth_getTransactionCount", relayer, "latest"), 16)
     for _ in range(2):
         await world.anvil.call("eth_sendTransaction", {"from": relayer, "to": relayer, "value": "0x1"})

@@ -10,7 +10,7 @@ import pytest
 
 from common.address_book import AddressBook
 from common.domains import Domains
-from devnet.accounts import Cast, DevWallet
+from devnet.accounts import DevWallet, DevWallets
 from devnet.anvil import Anvil
 from devnet.market import DevnetMarket
 from devnet.pins import PinStoreService
@@ -45,7 +45,7 @@ class Shop:
         return {
             "SVC_BASE_URL": self.base_url,
             "SVC_PIN_GATEWAY": self.gateway,
-            "SVC_WALLET_KEY": self.world.cast.with_role("client")[0].private_key,
+            "SVC_WALLET_KEY": self.world.wallets.with_role("client")[0].private_key,
             "SVC_KNOWN_MARKETS": "",
         }
 
@@ -57,7 +57,7 @@ def shop(  # noqa: PLR0917 - fixtures come as arguments
     shared_anvil: Anvil,
     pin_store: PinStoreService,
     postgres: Postgres,
-    cast: Cast,
+    wallets: DevWallets,
 ) -> Iterator[Shop]:
     """One coordinator per module, since starting one takes longer than most tests. It has an escrow.
 
@@ -66,7 +66,7 @@ def shop(  # noqa: PLR0917 - fixtures come as arguments
     name = f"test_{secrets.token_hex(6)}"
     services.portal.call(postgres.execute, f"create database {name}")
     with chain_set_back(services, shared_anvil):
-        world = World(shared_anvil, pin_store, postgres, cast, market)
+        world = World(shared_anvil, pin_store, postgres, wallets, market)
         settings = environment(world, postgres.url(name), ESCROW_MODE="static", OPERATOR_KEY="0x" + "17" * 32)
         for coordinator in services.run(running(settings, pick_free(), pick_free())):
             yield Shop(coordinator.base_url, pin_store.gateway, world)
@@ -82,7 +82,7 @@ async def client(shop: Shop, anyio_backend: str) -> AsyncIterator[Client]:
 @pytest.fixture
 async def provider(shop: Shop, anyio_backend: str) -> AsyncIterator[WorkingProvider]:
     """A signed-in provider that sells the first model in both windows."""
-    wallet = shop.world.cast.with_role("provider")[0]
+    wallet = shop.world.wallets.with_role("provider")[0]
     async with httpx.AsyncClient(base_url=shop.base_url, trust_env=False, timeout=30) as http:
         provider = WorkingProvider(_party(wallet, shop, http), wallet.box_secret, shop.gateway)
         await provider.open_shop(shop.world.market.provider_ids[wallet.address])
@@ -97,4 +97,4 @@ def _party(wallet: DevWallet, shop: Shop, http: httpx.AsyncClient) -> Party:
 @pytest.fixture
 def provider_id(shop: Shop) -> int:
     """Id of the working provider."""
-    return shop.world.market.provider_ids[shop.world.cast.with_role("provider")[0].address]
+    return shop.world.market.provider_ids[shop.world.wallets.with_role("provider")[0].address]

@@ -25,7 +25,7 @@ def anyio_backend() -> str:
 
 
 async def test_our_coordinator_passes_including_purchases(shop: Shop, provider: WorkingProvider) -> None:
-    buyer = wallet_of(shop.world.cast.with_role("client")[1])
+    buyer = wallet_of(shop.world.wallets.with_role("client")[1])
     async with (
         httpx.AsyncClient(base_url=shop.base_url, trust_env=False, timeout=30) as http,
         anyio.create_task_group() as tasks,

@@ -68,7 +68,7 @@ def _like_the_repository(folder: Path, shop: Shop) -> None:
     description."""
     (folder / ".venv").symlink_to(sys.prefix)
     (folder / ".devnet").mkdir()
-    client = shop.world.cast.with_role("client")[0]
+    client = shop.world.wallets.with_role("client")[0]
     described = {
         "base_url": shop.base_url,
         "gateway": shop.gateway,

@@ -180,7 +180,7 @@ class Ground:
 
     def opened(self, way: Order, order: Json) -> bytes:
         """Open the orders with the keys of the honestly named recipients."""
-        provider = self.shop.world.cast.with_role("provider")[0]
+        provider = self.shop.world.wallets.with_role("provider")[0]
         secret = escrow_key(OPERATOR_KEY) if way is OPEN else SecretKey(provider.box_secret)
         owner, container = bytes.fromhex(order["owner"][2:]), read_base64(order["container"], 1 << 24, "container")
         return open_with_secret(secret, self.book.chain_id, self.book.job_registry, owner, container)

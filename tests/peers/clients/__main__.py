@@ -27,7 +27,7 @@ from common.api.market import ENDPOINT_KEYWORD
 from devnet.accounts import DevWallet
 from devnet.app import run_devnet
 from devnet.child import Child, Program, run_program
-from devnet.contracts import connected, contract_at
+from devnet.contracts import connect_to_chain, contract_at
 from devnet.model import running_model
 from devnet.ports import pick_free
 from devnet.settings import DevnetSettings
@@ -86,10 +86,10 @@ _IN_PYTHON: Final = ("openai", "langchain", "pydantic_ai")
 async def add_chat_model(up: Devnet) -> None:
     """Add a chat model to the usual local market."""
     schema = json.dumps({ENDPOINT_KEYWORD: "/v1/chat/completions", "type": "object"})
-    async with connected(up.world.anvil.rpc_url) as chain:
+    async with connect_to_chain(up.world.anvil.rpc_url) as chain:
         registry = contract_at(chain, "JobRegistry", up.world.market.address_book["jobRegistry"])
         sent = registry.functions.setModel(CHAT_ID, CHAT, True, "demo", schema)
-        await sent.transact({"from": up.world.cast.admin.address})
+        await sent.transact({"from": up.world.wallets.admin.address})
     async with httpx.AsyncClient(base_url=up.coordinator.base_url, trust_env=False) as http:
         with anyio.fail_after(60):
             while (await http.get(f"/v1/models/{CHAT}")).status_code != 200:  # noqa: ASYNC110 - no event over HTTP
@@ -160,7 +160,7 @@ async def serving(up: Devnet, provider: int, folder: Path) -> AsyncIterator[tupl
     environment = {
         "SVC_BASE_URL": up.coordinator.base_url,
         "SVC_PIN_GATEWAY": up.world.pins.gateway,
-        "SVC_WALLET_KEY": up.world.cast.with_role("client")[0].private_key,
+        "SVC_WALLET_KEY": up.world.wallets.with_role("client")[0].private_key,
         "SVC_KNOWN_MARKETS": "",
         "SVC_CONFIG": "",
     }
@@ -193,7 +193,7 @@ async def main(python: Path, only: Sequence[str]) -> int:
             )
             model = await stack.enter_async_context(running_model(folder))
             await add_chat_model(up)
-            wallet = up.world.cast.with_role("provider")[1]
+            wallet = up.world.wallets.with_role("provider")[1]
             (folder / "provider").mkdir()
             provided = providing(up, wallet, model.base_url, folder / "provider")
             provider = await stack.enter_async_context(provided)

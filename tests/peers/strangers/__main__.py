@@ -161,8 +161,8 @@ async def _sells(http: httpx.AsyncClient, provider: int) -> bool:
 
 
 async def in_the_market(trial: Trial, here: Sequence[Stranger], folder: Path) -> None:
-    buyers = trial.up.world.cast.with_role("client")
-    wallets = trial.up.world.cast.with_role("provider")[1:]
+    buyers = trial.up.world.wallets.with_role("client")
+    wallets = trial.up.world.wallets.with_role("provider")[1:]
     for seller, wallet in zip(here, wallets, strict=False):
         async with providing(trial, seller, wallet, folder / f"{seller.name}.log") as provider:
             for buyer, owner in zip(here, buyers, strict=False):
@@ -199,7 +199,7 @@ async def before_the_coordinator(trial: Trial, folder: Path) -> None:
     """Test the market's coordinator with `tests/conformance` and a wallet that spends."""
     key = folder / "wallet.key"
     key.touch(mode=0o600)
-    key.write_text(trial.up.world.cast.with_role("client")[3].private_key)
+    key.write_text(trial.up.world.wallets.with_role("client")[3].private_key)
     where = ["--coordinator", trial.up.coordinator.base_url, "--gateway", trial.up.world.pins.gateway]
     buying = ["--model", MODEL, "--key-file", str(key), "--spend"]
     command = [*SVC, "coordinator", "--quiet", *where, *buying]
@@ -231,8 +231,8 @@ def openai_for_node() -> Stranger:
 
 
 async def with_openai(trial: Trial, client: Stranger, folder: Path) -> None:
-    cast, market = trial.up.world.cast, trial.up.world.market
-    wallet, provider = cast.with_role("client")[2], market.provider_ids[cast.demo_provider.address]
+    wallets, market = trial.up.world.wallets, trial.up.world.market
+    wallet, provider = wallets.with_role("client")[2], market.provider_ids[wallets.demo_provider.address]
     async with httpx.AsyncClient(base_url=trial.up.coordinator.base_url, trust_env=False, timeout=60) as http:
         lines = folder / "lines.jsonl"
         lines.write_bytes(await batch_line(http, wallet, MODEL, provider))

@@ -59,7 +59,7 @@ class SimulatedDaemon:
         trace: Trace,
         index: Callable[[], Index],
     ) -> None:
-        account = ground.cast.with_role("provider")[0]
+        account = ground.wallets.with_role("provider")[0]
         self.provider, self.box = wallet_of(account), SecretKey(account.box_secret)
         self.provider_id = ground.market.provider_ids[account.address]
         self.life = 0

@@ -16,7 +16,7 @@ from coordinatord.run.config import Config, read_config
 from coordinatord.run.limits import Limits
 from coordinatord.storage.database.migration import migrate
 from devnet import accounts
-from devnet.accounts import Cast
+from devnet.accounts import DevWallets
 from devnet.anvil import Anvil, running_anvil
 from devnet.app import deploy_market
 from devnet.market import DevnetMarket
@@ -38,7 +38,7 @@ class Ground:
     rpc_url: str
     postgres: Postgres
     market: DevnetMarket
-    cast: Cast
+    wallets: DevWallets
     portal: Any
     floor: int = 0  # first block of a run
     _snapshot: str = ""
@@ -66,21 +66,21 @@ class Ground:
         return f"{self.postgres.url(name)}?sslmode=disable"
 
     def relayers(self) -> list[str]:
-        return [wallet.address for wallet in self.cast.with_role("relayer")]
+        return [wallet.address for wallet in self.wallets.with_role("relayer")]
 
     def config(self, database_url: str, process: int) -> Config:
         config = read_config(
             {
                 "ADDRESSES_JSON": json.dumps(self.market.address_book),
                 "DATABASE_URL": database_url,
-                "RELAYER_KEY": self.cast.with_role("relayer")[process].private_key,
+                "RELAYER_KEY": self.wallets.with_role("relayer")[process].private_key,
                 "RPC_URL": self.rpc_url,
                 "PIN_STORE_ENDPOINT": "http://store",
                 "PIN_STORE_KEY": "key",
                 "PIN_STORE_SECRET": "secret",
                 "PIN_STORE_BUCKET": "bucket",
                 "ESCROW_MODE": "static",
-                "OPERATOR_KEY": self.cast.operator.private_key,
+                "OPERATOR_KEY": self.wallets.operator.private_key,
                 "BLOCK_TIME_MS": str(int(BLOCK_SECONDS * 1000)),
                 "METRICS_PORT": "0",
                 "DATABASE_POOL_MAX": "8",
@@ -93,27 +93,27 @@ class Ground:
 def ground(folder: Path) -> Iterator[Ground]:
     """`folder` must be empty and unused by other processes."""
     with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(_parts(folder)) as parts:
-        anvil, postgres, market, cast = parts
+        anvil, postgres, market, wallets = parts
         control = ControlConnection(Address.of(postgres.url("postgres")))
         control.query("set scram_iterations = 1")  # sign-ins are frequent in a run
         control.query(f"alter role devnet password '{postgres.password}'")
         control.close()
-        yield Ground(Node(anvil.rpc_url), anvil.rpc_url, postgres, market, cast, portal)
+        yield Ground(Node(anvil.rpc_url), anvil.rpc_url, postgres, market, wallets, portal)
 
 
 @asynccontextmanager
-async def _parts(folder: Path) -> AsyncIterator[tuple[Anvil, Postgres, DevnetMarket, Cast]]:
+async def _parts(folder: Path) -> AsyncIterator[tuple[Anvil, Postgres, DevnetMarket, DevWallets]]:
     for name in ("anvil", "pg", "logs"):
         (folder / name).mkdir()
     async with (
         running_anvil(pick_free(), folder / "anvil", folder / "logs") as anvil,
         running_postgres(pick_free(), folder / "pg", folder / "logs", *SETTINGS) as postgres,
     ):
-        cast = accounts.derive_cast()
+        wallets = accounts.derive_wallets()
         # Advance one second per block, independent of real time, so the chain's time is the same in every process.
         await anvil.call("evm_setTime", int(START) - _MARKET_AGE_S)
         await anvil.call("anvil_setBlockTimestampInterval", 1)
-        market = await deploy_market(anvil, cast)
+        market = await deploy_market(anvil, wallets)
         await anvil.call("anvil_removeBlockTimestampInterval")
         await anvil.call("evm_setAutomine", False)
         await postgres.execute(f"create database {_TEMPLATE}")
@@ -123,4 +123,4 @@ async def _parts(folder: Path) -> AsyncIterator[tuple[Anvil, Postgres, DevnetMar
         await migrate(connection)
         await connection.close()
         await install_audits(postgres.url(_TEMPLATE))
-        yield anvil, postgres, market, cast
+        yield anvil, postgres, market, wallets

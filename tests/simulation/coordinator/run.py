@@ -186,7 +186,7 @@ class _Run:
         assert self.daemon is not None
         client = Client(
             http=http,
-            wallet_key=wallet_of(self.ground.cast.with_role("client")[number % 3]),
+            wallet_key=wallet_of(self.ground.wallets.with_role("client")[number % 3]),
             gateways=GATEWAY,
             addresses=self._book,
             known_markets=None,
@@ -196,7 +196,7 @@ class _Run:
         return Purchase(client, self.daemon.provider_id, self.told, self.trace, chance, self.promises.breaks)
 
     def _actor(self, http: httpx.AsyncClient, role: str, number: int) -> dict[str, Any]:
-        account = self.ground.cast.with_role(role)[number]
+        account = self.ground.wallets.with_role(role)[number]
         return {
             "party": Party(wallet_of(account), Domains.of(self._book), self._book.job_registry, http, account.box_key),
             "told": self.told,
@@ -209,7 +209,7 @@ class _Run:
     @property
     def _only(self) -> int:
         """Return the provider that small buyers use. svcd could not read their orders."""
-        second = self.ground.cast.with_role("provider")[1]
+        second = self.ground.wallets.with_role("provider")[1]
         return self.ground.market.provider_ids[second.address] if self.plan.has_svcd else 0
 
     def _forgets(self) -> bool:
@@ -281,8 +281,8 @@ class _Run:
             case "outside":
                 chain.used_outside()
             case "shut_out":
-                account = self._chance.choice(self.ground.cast.with_role("provider")[:_PROVIDERS]).address
-                token = Token(self.ground.market.token, self.ground.cast.admin.address)
+                account = self._chance.choice(self.ground.wallets.with_role("provider")[:_PROVIDERS]).address
+                token = Token(self.ground.market.token, self.ground.wallets.admin.address)
                 await chain.shut_out(account, token, fault.seconds, self.plan.noisy)
             case "node_away":
                 chain.away += 1

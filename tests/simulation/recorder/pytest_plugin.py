@@ -63,8 +63,8 @@ class _Whole(httpx.AsyncByteStream):
 
 def _names(world: World) -> dict[str, str]:
     names = {}
-    for role in {wallet.role for wallet in world.cast.wallets}:
-        for number, wallet in enumerate(world.cast.with_role(role)):
+    for role in {wallet.role for wallet in world.wallets.all}:
+        for number, wallet in enumerate(world.wallets.with_role(role)):
             names[wallet.address.removeprefix("0x")] = f"{role}#{number}"
     return names
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import anyio
 from web3.exceptions import ContractLogicError, TimeExhausted, Web3RPCError
 
-from devnet.contracts import MarketChain, connected, contract_at
+from devnet.contracts import MarketChain, connect_to_chain, contract_at
 from tests.soak.ground import Ground
 from tests.soak.programs import JOURNAL_BLOCKS
 
@@ -42,12 +42,12 @@ async def _reorganised(ground: Ground, depth: int) -> None:
 
 async def _let_all_pay(ground: Ground) -> None:
     """Repeat the issuer's unblocking, because a reorg may have removed it."""
-    admin = ground.cast.admin.address
-    async with connected(ground.anvil.rpc_url) as chain:
+    admin = ground.wallets.admin.address
+    async with connect_to_chain(ground.anvil.rpc_url) as chain:
         token = contract_at(chain, "DevToken", ground.market.token)
         if await token.functions.paused().call():
             await _sent(chain, token, admin, "unpause")
-        for client in ground.cast.with_role("client"):
+        for client in ground.wallets.with_role("client"):
             if await token.functions.blacklisted(client.address).call():
                 await _sent(chain, token, admin, "setBlacklisted", client.address, False)
 
@@ -82,7 +82,7 @@ async def fee_spike(ground: Ground, random: Random, seconds: float) -> None:
 async def foreign_transaction(ground: Ground, random: Random, _seconds: float) -> None:
     """Send a foreign transaction from a relayer's account, so that the next nonce is unexpected."""
     relayer = random.choice(_relayers(ground))
-    to = ground.cast.admin.address
+    to = ground.wallets.admin.address
     await ground.anvil.call("eth_sendTransaction", {"from": relayer, "to": to, "value": "0x1", "gas": hex(21_000)})
 
 
@@ -96,7 +96,7 @@ async def relayer_empty(ground: Ground, random: Random, seconds: float) -> None:
 
 
 def _relayers(ground: Ground) -> list[str]:
-    return [actor.address for actor in ground.cast.with_role("relayer")[: len(ground.coordinators)]]
+    return [actor.address for actor in ground.wallets.with_role("relayer")[: len(ground.coordinators)]]
 
 
 async def _balance(ground: Ground, address: str) -> int:
@@ -113,24 +113,24 @@ async def clock_ahead(ground: Ground, random: Random, _seconds: float) -> None:
 
 async def owner_blacklisted(ground: Ground, random: Random, seconds: float) -> None:
     """The issuer blacklists a buyer. Nothing can be collected from the buyer, and refunds become credit."""
-    buyer = random.choice(ground.cast.with_role("client")[1:]).address  # the first one funds strangers
-    async with connected(ground.anvil.rpc_url) as chain:
+    buyer = random.choice(ground.wallets.with_role("client")[1:]).address  # the first one funds strangers
+    async with connect_to_chain(ground.anvil.rpc_url) as chain:
         token = contract_at(chain, "DevToken", ground.market.token)
-        await _sent(chain, token, ground.cast.admin.address, "setBlacklisted", buyer, True)
+        await _sent(chain, token, ground.wallets.admin.address, "setBlacklisted", buyer, True)
         try:
             await anyio.sleep(seconds)
         finally:
             with anyio.CancelScope(shield=True):
-                await _sent(chain, token, ground.cast.admin.address, "setBlacklisted", buyer, False)
+                await _sent(chain, token, ground.wallets.admin.address, "setBlacklisted", buyer, False)
 
 
 async def token_paused(ground: Ground, _random: Random, seconds: float) -> None:
     """Pause the token. No claim can collect, but all exits must still work."""
-    async with connected(ground.anvil.rpc_url) as chain:
+    async with connect_to_chain(ground.anvil.rpc_url) as chain:
         token = contract_at(chain, "DevToken", ground.market.token)
-        await _sent(chain, token, ground.cast.admin.address, "pause")
+        await _sent(chain, token, ground.wallets.admin.address, "pause")
         try:
             await anyio.sleep(seconds)
         finally:
             with anyio.CancelScope(shield=True):
-                await _sent(chain, token, ground.cast.admin.address, "unpause")
+                await _sent(chain, token, ground.wallets.admin.address, "unpause")

@@ -89,11 +89,11 @@ class Crowd:
     async def prepare(self) -> None:
         """Wait until every provider's asks are on the book, because earlier orders would fail without a fault. Then add
         a webhook for each buying wallet."""
-        buyer = Buyer(self._ground, self._ground.cast.with_role("client")[0], self._random("first"))
+        buyer = Buyer(self._ground, self._ground.wallets.with_role("client")[0], self._random("first"))
         with anyio.fail_after(_SOLD_WITHIN):
             while not await self._work.every_provider_sells(buyer):  # noqa: ASYNC110 - the event is in other processes
                 await anyio.sleep(0.25)
-        wallets = self._ground.cast.with_role("client")[:_BUYING_WALLETS]
+        wallets = self._ground.wallets.with_role("client")[:_BUYING_WALLETS]
         await add_hooks(self.hooks, [Buyer(self._ground, wallet, self._random("hooks")) for wallet in wallets])
 
     @property
@@ -124,7 +124,7 @@ class Crowd:
             ("event stream", self.streams.followed, 0, 2, _PAUSE_S),
             ("webhook test", self.hooks.tested, 0, 1, _PAUSE_S),
         ]
-        wallets = self._ground.cast.with_role("client")
+        wallets = self._ground.wallets.with_role("client")
         for what, act, wallet, how_many, pause in kinds:
             for n in range(how_many):
                 name = f"{what}/{n}"
@@ -151,7 +151,7 @@ class Crowd:
     def _attacks(self) -> "Iterator[tuple[Attack, float]]":
         """Return strangers who make others pay for gas, storage or memory."""
         ground = self._ground
-        patron = ground.cast.with_role("client")[0].address
+        patron = ground.wallets.with_role("client")[0].address
         target = Target(ground.base_urls, ground.anvil, ground.book, patron, self._timeline)
         yield Upkeep(target), _PAUSE_S
         yield PostsOnOneBalance(target), _LONG_PAUSE_S

@@ -50,7 +50,7 @@ class Idler:
                 "limit": 10,
             }
             if self.random.random() < _ONE_BUYER_SHARE:  # with short windows; the oldest jobs are from batches
-                query["owner"] = self.ground.cast.with_role("client")[0].address
+                query["owner"] = self.ground.wallets.with_role("client")[0].address
             polled = await http.get("/evm/jobs", params=query, headers=party.authorization)
             jobs: list[dict[str, Any]] = polled.json()["jobs"] if polled.status_code == 200 else []
             # With an hour's window, the job would outlast the run.

@@ -41,7 +41,7 @@ class Operator:
             (book.provider_registry, ("setModelAllowed(uint32,uint32,bool)", (stranger, _MODEL, n % 2 == 0))),
         )
         target, call = calls[n % len(calls)]
-        sent = {"from": self.ground.cast.admin.address, "to": "0x" + target.hex(), "data": _calldata(*call)}
+        sent = {"from": self.ground.wallets.admin.address, "to": "0x" + target.hex(), "data": _calldata(*call)}
         try:
             await self.ground.anvil.call("eth_sendTransaction", {**sent, "gas": hex(500_000)})
         except httpx.HTTPError as trouble:

@@ -33,7 +33,7 @@ class Reader:
 
     async def look(self, n: int) -> str:
         base_url = self.ground.base_urls[n % len(self.ground.base_urls)]
-        client = self.ground.cast.with_role("client")[0].address
+        client = self.ground.wallets.with_role("client")[0].address
         path = _PATHS[n % len(_PATHS)].format(client=client)
         headers = {"if-none-match": self.etags[path]} if path in self.etags else {}
         async with plain_http(base_url) as http:

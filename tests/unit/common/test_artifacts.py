@@ -104,9 +104,9 @@ def test_overloaded_name_has_no_single_selector() -> None:
     ],
 )
 def test_revert_data_is_named_by_its_first_four_bytes(signature: str, name: str) -> None:
-    assert artifacts.decode_error(keccak(text=signature)[:4] + bytes(32)) == name
+    assert artifacts.decode_error_name(keccak(text=signature)[:4] + bytes(32)) == name
 
 
 @pytest.mark.parametrize("data", [b"", b"\x01", b"\xde\xad\xbe\xef"])
 def test_revert_data_of_no_known_error_has_no_name(data: bytes) -> None:
-    assert artifacts.decode_error(data) is None
+    assert artifacts.decode_error_name(data) is None

@@ -56,7 +56,7 @@ def test_container_vector(case: Case) -> None:
         return
     expected = pattern(case["plaintext_length"]) if "plaintext_length" in case else bytes.fromhex(case["plaintext"])
     assert opened(case) == expected
-    assert container.open_with_dek(bytes.fromhex(case["dek"]), sealed_of(case)) == expected
+    assert container.open_with_data_key(bytes.fromhex(case["dek"]), sealed_of(case)) == expected
 
 
 @given(st.binary(max_size=200), st.integers(1, 250), st.integers(1, 250))
@@ -118,7 +118,7 @@ def test_a_wrong_version_is_refused_before_the_rest_has_arrived() -> None:
 
 
 def test_too_short_container_is_reported_before_its_version() -> None:
-    for refuse in (container.commitment_of, lambda raw: container.open_with_dek(bytes(32), raw)):
+    for refuse in (container.commitment_of, lambda raw: container.open_with_data_key(bytes(32), raw)):
         with pytest.raises(Refused) as caught:
             refuse(b"\x02" + bytes(120))
         assert caught.value.code == "too_short"
@@ -150,9 +150,9 @@ def test_key_released_to_a_thief_opens_nothing() -> None:
     seed = container.ContainerHead.parse(CONTAINER).open_seed(SECRET)
     released = data_key(seed, 31337, REGISTRY, STRANGER)
     with pytest.raises(Refused) as caught:
-        container.open_with_dek(released, CONTAINER)
+        container.open_with_data_key(released, CONTAINER)
     assert caught.value.code == "undecryptable"
-    assert container.open_with_dek(data_key(seed, *PLACE), CONTAINER) == PLAINTEXT
+    assert container.open_with_data_key(data_key(seed, *PLACE), CONTAINER) == PLAINTEXT
 
 
 def test_the_seed_opens_too() -> None:

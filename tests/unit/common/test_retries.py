@@ -32,7 +32,7 @@ class Failing:
 
 async def test_waits_double_up_to_the_longest(autojump_clock: MockClock) -> None:
     call, reported = Failing(*[Busy(str(n)) for n in range(5)]), []
-    assert await retry(call, on=Busy, first_s=1, max_s=5, report=reported.append) == "done"
+    assert await retry(call, on=Busy, first_wait_s=1, max_wait_s=5, report=reported.append) == "done"
     assert call.times == [0.0, 1.0, 3.0, 7.0, 12.0, 17.0]
     assert [str(error) for error in reported] == ["0", "1", "2", "3", "4"]
 
@@ -40,14 +40,14 @@ async def test_waits_double_up_to_the_longest(autojump_clock: MockClock) -> None
 async def test_last_error_is_raised_if_the_next_try_is_late(autojump_clock: MockClock) -> None:
     call = Failing(*[Busy(str(n)) for n in range(5)])
     with pytest.raises(Busy, match="2"):
-        await retry(call, on=Busy, first_s=1, max_s=5, until=lambda: 7.0)
+        await retry(call, on=Busy, first_wait_s=1, max_wait_s=5, deadline=lambda: 7.0)
     assert call.times == [0.0, 1.0, 3.0]
 
 
 async def test_other_error_is_raised_at_once(autojump_clock: MockClock) -> None:
     call = Failing(ValueError("no"))
     with pytest.raises(ValueError, match="no"):
-        await retry(call, on=Busy, first_s=1, max_s=5)
+        await retry(call, on=Busy, first_wait_s=1, max_wait_s=5)
     assert call.times == [0.0]
 
 
@@ -57,5 +57,5 @@ async def test_function_that_returns_an_awaitable_is_retried(autojump_clock: Moc
     def attempt() -> Awaitable[str]:
         return call()
 
-    assert await retry(attempt, on=Busy, max_s=5) == "done"
+    assert await retry(attempt, on=Busy, max_wait_s=5) == "done"
     assert call.times == [0.0, 1.0]

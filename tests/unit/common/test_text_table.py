@@ -9,12 +9,12 @@ ROWS = [("signer", "kind", "gas, this hour", "gas, 24 hours"), (ADDRESS, "reques
 
 
 def test_grid_that_fits_has_a_line_for_each_row() -> None:
-    assert grid_lines(ROWS, 120, right={2, 3}) == grid_lines(ROWS, None, right={2, 3})
-    assert len(grid_lines(ROWS, 120, right={2, 3})) == len(ROWS)
+    assert grid_lines(ROWS, 120, right_aligned={2, 3}) == grid_lines(ROWS, None, right_aligned={2, 3})
+    assert len(grid_lines(ROWS, 120, right_aligned={2, 3})) == len(ROWS)
 
 
 def test_grid_too_wide_puts_the_first_cell_above_the_rest() -> None:
-    assert grid_lines(ROWS, 80, right={2, 3}) == [
+    assert grid_lines(ROWS, 80, right_aligned={2, 3}) == [
         "signer",
         "  kind              gas, this hour  gas, 24 hours",
         ADDRESS,

@@ -19,12 +19,12 @@ def test_second_claim_names_the_process_that_holds_the_directory(tmp_path: Path)
 
 def test_directory_of_a_dead_run_is_emptied_and_said_so(tmp_path: Path) -> None:
     with claim_state_dir(tmp_path) as first:
-        assert not first.left_by_dead_run
+        assert not first.removed_leftovers
     (tmp_path / "postgres").mkdir()
     (tmp_path / "postgres" / "stale").touch()
     (tmp_path / "devnet.json").touch()
     with claim_state_dir(tmp_path) as second:
-        assert second.left_by_dead_run
+        assert second.removed_leftovers
         assert list(second.postgres.iterdir()) == []
         assert not second.manifest.exists()
 

@@ -1,8 +1,8 @@
 // The operators' page shows the metrics of this process. It reads the metrics every few seconds while it is open.
 
-import { facts, h, hex, swap, table } from "./dom.js";
+import { facts, h, hex, replaceContent, table } from "./dom.js";
 import { read } from "./exposition.js";
-import { tellConnection } from "./frame.js";
+import { showConnection } from "./frame.js";
 import { readJson } from "./http.js";
 import { timeLine } from "./series.js";
 
@@ -18,11 +18,11 @@ async function look() {
     if (!answer.ok) throw new Error(String(answer.status));
     const now = { at: performance.now(), metrics: read(await answer.text()) };
     const history = await readJson("this process", "history.json", { cache: "no-store" });
-    swap(figures, show(now, before, history.samples));
+    replaceContent(figures, show(now, before, history.samples));
     before = now;
-    tellConnection("live", "live");
+    showConnection("live", "live");
   } catch {
-    tellConnection("reconnecting", "this process does not answer: it is stopped, or its metrics port is out of reach");
+    showConnection("reconnecting", "this process does not answer: it is stopped, or its metrics port is out of reach");
   }
   setTimeout(look, EVERY);
 }

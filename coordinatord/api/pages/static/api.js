@@ -1,6 +1,6 @@
 // Client of the coordinator's public routes.
 
-import { ApiError, TIMEOUT, address, readJson } from "./http.js";
+import { ApiError, TIMEOUT_MS, address, readJson } from "./http.js";
 
 const TOKEN = "svc-session";
 
@@ -21,7 +21,7 @@ export async function getIfAny(path, options) {
 
 // A 503 also carries the readiness report.
 export async function readiness() {
-  const answer = await fetch(address("/readyz"), { signal: AbortSignal.timeout(TIMEOUT), credentials: "omit", cache: "no-store" });
+  const answer = await fetch(address("/readyz"), { signal: AbortSignal.timeout(TIMEOUT_MS), credentials: "omit", cache: "no-store" });
   return answer.json();
 }
 

@@ -1,7 +1,7 @@
 // The market's page: its views, and the position of the coordinator's index in the header.
 
 import { deployment, remedy } from "./api.js";
-import { startFrame, tellConnection } from "./frame.js";
+import { startFrame, showConnection } from "./frame.js";
 import { number, setDecimals } from "./format.js";
 import { Live } from "./live.js";
 import { batch, batches } from "./batches.js";
@@ -36,7 +36,7 @@ async function prepare() {
 
 const live = new Live();
 const frame = startFrame({ name: "Market of sealed jobs", sections: SECTIONS, routes: ROUTES, home: "/book", prepare, remedy });
-live.addEventListener("mode", () => tellConnection(live.mode, SAID[live.mode]));
+live.addEventListener("mode", () => showConnection(live.mode, SAID[live.mode]));
 live.addEventListener("position", () => {
   document.querySelector("#block").textContent = live.cursor === null ? "" : `as of block ${number(live.cursor)}`;
 });

@@ -2,7 +2,7 @@
 
 import { get, models } from "./api.js";
 import { blockAt, blockTimes } from "./blocks.js";
-import { h, hex, swap, table } from "./dom.js";
+import { h, hex, replaceContent, table } from "./dom.js";
 import { digitsOf, number, tokens } from "./format.js";
 import { badge, jobAndModel, modelLink, price, providerLink, tile, windowOf } from "./parts.js";
 import { choices, find } from "./search.js";
@@ -41,7 +41,7 @@ export function book(_, { refresh, open }) {
       result = { wrong: error.message };
     }
     input.setAttribute("aria-invalid", String(result.wrong !== undefined));
-    swap(answer, result.wrong !== undefined ? h("p", { class: "wrong" }, result.wrong) : result.matches && choices(result, (one) => go(one, input)));
+    replaceContent(answer, result.wrong !== undefined ? h("p", { class: "wrong" }, result.wrong) : result.matches && choices(result, (one) => go(one, input)));
     if (result.wrong === undefined && result.matches === undefined) go(result, input);
   }
 
@@ -49,7 +49,7 @@ export function book(_, { refresh, open }) {
     if (to !== undefined) return open(to);
     chosen.who = who;
     input.value = who;
-    swap(answer);
+    replaceContent(answer);
     again();
   }
 

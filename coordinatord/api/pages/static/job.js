@@ -3,9 +3,9 @@
 import { get, getIfAny, models } from "./api.js";
 import { blockAt, blockTimes } from "./blocks.js";
 import { facts, h, hex } from "./dom.js";
-import { clock, most, number, span, stateOf, tokens } from "./format.js";
+import { clock, maxPayment, number, span, stateOf, tokens } from "./format.js";
 import { badge, modelLink, providerLink, rates, windowOf } from "./parts.js";
-import { left, passed, when } from "./times.js";
+import { countdown, elapsedBar, when } from "./times.js";
 
 const ENDS = {
   1: ["Settled", "The provider delivered the result and was paid for what it used. The rest was refunded."],
@@ -38,7 +38,7 @@ export function job([id]) {
       const ends = deadline(row, detail);
       return [
         h("p", { class: "headline" }, badge(row), " ", sentence(row, ends)),
-        row.state === 1 && passed(row.claimed_at, ends),
+        row.state === 1 && elapsedBar(row.claimed_at, ends),
         why && waiting(why),
         h("h2", {}, "Its life"),
         h("ol", { class: "timeline" }, ...steps(row, detail, sent, times, ends)),
@@ -47,7 +47,7 @@ export function job([id]) {
           ["Model", modelLink(row.model_id, catalogue)],
           ["Owner", hex(row.owner, { what: "owner" })],
           ...(detail?.svc.cost ? paid(detail.svc, about.token_domain.name)
-            : [["At most", tokens(detail?.svc.amount ?? most(row)), h("span", { class: "faint" },
+            : [["At most", tokens(detail?.svc.amount ?? maxPayment(row)), h("span", { class: "faint" },
               ` ${about.token_domain.name}${detail?.svc.amount ? ", with all fees" : ", beside the market’s fees"}`)]]),
           ["Rates", rates(row), h("span", { class: "faint" }, " per million units in / out")],
           ["Units", `${number(row.units_in)} in, up to ${number(row.units_out)} out`],
@@ -109,8 +109,8 @@ function deadline(row, detail) {
 }
 
 function sentence(row, ends) {
-  if (row.state === 0) return h("span", {}, "Waits for a provider. Unclaimed, it expires in ", left(row.expires_at, "a moment"), "; then nothing is charged.");
-  if (row.state === 1) return h("span", {}, providerLink(row.provider_id), " works on it. If it is not settled in ", left(ends, "a moment"), ", the payment goes back to its owner.");
+  if (row.state === 0) return h("span", {}, "Waits for a provider. Unclaimed, it expires in ", countdown(row.expires_at, "a moment"), "; then nothing is charged.");
+  if (row.state === 1) return h("span", {}, providerLink(row.provider_id), " works on it. If it is not settled in ", countdown(ends, "a moment"), ", the payment goes back to its owner.");
   return h("span", {}, (ENDS[row.ended_because] ?? ["", "It has ended."])[1]);
 }
 

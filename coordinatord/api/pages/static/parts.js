@@ -1,7 +1,7 @@
 // Parts shared by several views: links, states, reliability.
 
 import { gauge, h } from "./dom.js";
-import { costOf, most, number, share, span, stateOf, tokens } from "./format.js";
+import { costOf, maxPayment, number, share, span, stateOf, tokens } from "./format.js";
 
 export function badge(job) {
   const [kind, word] = stateOf(job);
@@ -32,7 +32,7 @@ export function price(row, about) {
   const withFees = (base) => base + (base * BigInt(about.fee_bps)) / 10_000n + BigInt(about.gas_fee);
   if (row.state === 2) return { amount: withFees(costOf(row)), words: "", title: "paid in all, with the market’s present fees" };
   if (row.state === 3) return { amount: null, words: row.claimed_at === "0" ? "nothing" : "refunded", title: "the owner paid nothing" };
-  return { amount: withFees(most(row)), words: "up to ", title: "at most, with the market’s present fees" };
+  return { amount: withFees(maxPayment(row)), words: "up to ", title: "at most, with the market’s present fees" };
 }
 
 export function rates(row) {

@@ -1,6 +1,6 @@
 // Client of svc serve. The session has two halves: a cookie that scripts cannot read, and a token in local storage.
 
-import { ApiError, TIMEOUT, address, readJson } from "./http.js";
+import { ApiError, TIMEOUT_MS, address, readJson } from "./http.js";
 
 const PROGRAM = "svc serve";
 const TOKEN = "svc-page-token";
@@ -16,7 +16,7 @@ export function hasToken() {
   return localStorage.getItem(TOKEN) !== null;
 }
 
-export function get(path, timeout = TIMEOUT) {
+export function get(path, timeout = TIMEOUT_MS) {
   return readJson(PROGRAM, path, { headers: headers(), cache: "no-store", signal: AbortSignal.timeout(timeout) });
 }
 

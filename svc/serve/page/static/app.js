@@ -4,7 +4,7 @@ import { about, openSession, remedy } from "./api.js";
 import { ask } from "./ask.js";
 import { batch, batches } from "./batches.js";
 import { setDecimals } from "./format.js";
-import { startFrame, tellConnection } from "./frame.js";
+import { startFrame, showConnection } from "./frame.js";
 import { job, jobs } from "./jobs.js";
 import { live } from "./live.js";
 import { spending } from "./spending.js";
@@ -37,7 +37,7 @@ async function prepare() {
   return facts;
 }
 
-live.addEventListener("mode", () => tellConnection(live.mode, MODE_TEXTS[live.mode]));
+live.addEventListener("mode", () => showConnection(live.mode, MODE_TEXTS[live.mode]));
 const frame = startFrame({ name: "Playground", sections: SECTIONS, routes: ROUTES, home: "/ask", prepare, remedy });
 live.addEventListener("change", () => frame.refresh());
 live.start();

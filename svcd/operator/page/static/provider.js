@@ -1,11 +1,11 @@
 // The provider's page: the state of this daemon, read every few seconds while the page is visible.
 
-import { gauge, h, hex, swap, table } from "./dom.js";
+import { gauge, h, hex, replaceContent, table } from "./dom.js";
 import { number, setDecimals, share, span, tokens } from "./format.js";
-import { tellConnection } from "./frame.js";
+import { showConnection } from "./frame.js";
 import { readJson } from "./http.js";
 import { dayBars, timeLine } from "./series.js";
-import { left, tickTimes, when } from "./times.js";
+import { countdown, tickTimes, when } from "./times.js";
 
 const REFRESH_MS = 3_000;
 const DAYS = 30;
@@ -44,9 +44,9 @@ async function refresh() {
   try {
     const state = await readJson("svcd", "state.json", { cache: "no-store" });
     show(state);
-    tellConnection("live", "live");
+    showConnection("live", "live");
   } catch (error) {
-    tellConnection("reconnecting", error.status === 0 ? "svcd does not answer: svcd has stopped, or its port cannot be reached" : error.message);
+    showConnection("reconnecting", error.status === 0 ? "svcd does not answer: svcd has stopped, or its port cannot be reached" : error.message);
     if (error.status === undefined) console.error(error);
   }
   if (!document.hidden) timer = setTimeout(refresh, REFRESH_MS);
@@ -56,7 +56,7 @@ function show(state) {
   if (state.token !== null) setDecimals(state.token.decimals);
   document.querySelector("h1").textContent = state.provider_id === null ? "Provider" : `Provider ${state.provider_id}`;
   const who = document.querySelector("#who");
-  if (!who.hasChildNodes()) swap(who, ["Wallet ", hex(state.wallet, { what: "wallet" }), ` at the market of ${state.coordinator}`, `, svcd ${state.release}`].map((each) => (typeof each === "string" ? document.createTextNode(each) : each)));
+  if (!who.hasChildNodes()) replaceContent(who, ["Wallet ", hex(state.wallet, { what: "wallet" }), ` at the market of ${state.coordinator}`, `, svcd ${state.release}`].map((each) => (typeof each === "string" ? document.createTextNode(each) : each)));
   for (const [name, , pick, draw] of SECTIONS) {
     const part = shown.get(name);
     const seen = JSON.stringify([pick(state) ?? null, state.token]);
@@ -64,7 +64,7 @@ function show(state) {
     part.seen = seen;
     const drawn = draw(state);
     part.body.parentElement.hidden = drawn === null;
-    if (drawn !== null) swap(part.body, drawn);
+    if (drawn !== null) replaceContent(part.body, drawn);
   }
 }
 
@@ -111,7 +111,7 @@ function jobs(state) {
       { label: "Step", cell: (row) => badge(...STEPS[row.step]) },
       { label: "Model", wide: true, cell: (row) => h("span", { class: "name" }, row.model) },
       { label: `At most (${state.token?.name ?? "units"})`, num: true, wide: true, cell: (row) => tokens(row.at_most) },
-      { label: "Time left", num: true, cell: (row) => left(row.deadline, "over") },
+      { label: "Time left", num: true, cell: (row) => countdown(row.deadline, "over") },
     ], state.journal.jobs, "No job in hand."),
     more > 0 && state.journal.jobs.length > 0 && h("p", { class: "faint" }, `and ${number(more)} more`),
   ];

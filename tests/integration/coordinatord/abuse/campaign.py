@@ -210,7 +210,7 @@ async def campaign(
         gateways = (bombs.url, world.pins.gateway)
         program = provider_program(
             "provider",
-            world.cast.demo_provider,
+            world.wallets.demo_provider,
             folder=folder / "provider",
             coordinator=coordinator.base_url,
             gateways=gateways,
@@ -225,10 +225,10 @@ async def campaign(
         stack.push_async_callback(provider.kill)
         await provider.start()
         await provider.until_ready()
-        patron = world.cast.with_role("client")[3].address
+        patron = world.wallets.with_role("client")[3].address
         target = Target([coordinator.base_url], world.anvil, address_book(world), patron, Timeline())
-        provider_id = world.market.provider_ids[world.cast.demo_provider.address]
-        keys = [wallet.private_key for wallet in world.cast.with_role("client")[:buying]]
+        provider_id = world.market.provider_ids[world.wallets.demo_provider.address]
+        keys = [wallet.private_key for wallet in world.wallets.with_role("client")[:buying]]
         wish = RepeatedOrder(MODELS[0].name, f"{SLA_SECONDS}s", RATE_IN, RATE_OUT)
         honest = await stack.enter_async_context(
             honest_process(coordinator.base_url, gateways, world.market.address_book, keys, wish)

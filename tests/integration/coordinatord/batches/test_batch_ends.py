@@ -48,7 +48,7 @@ async def quiet(world: World, database_url: str, seen: list[Seen]) -> AsyncItera
 
 
 async def quiet_batching(world: World, quiet: Stage) -> Batching:
-    wallet = world.cast.with_role("client")[0]
+    wallet = world.wallets.with_role("client")[0]
     registry = quiet.ground.config.addresses.job_registry
     owner = Party(wallet_of(wallet), quiet.ground.domains, registry, quiet.http, wallet.box_key)
     await owner.sign_in()

@@ -115,7 +115,7 @@ async def scene(on: Stage, world: World) -> Scene:
         registry = on.ground.config.addresses.job_registry
         return Party(wallet_of(wallet), on.ground.domains, registry, on.http, wallet.box_key)
 
-    owner, provider = party(world.cast.with_role("client")[0]), party(world.cast.with_role("provider")[0])
+    owner, provider = party(world.wallets.with_role("client")[0]), party(world.wallets.with_role("provider")[0])
     await owner.sign_in()
     await provider.sign_in("provider")
     return Scene(on, await Batching.of(on, owner), provider, CrashPoints("coordinatord", (_BATCHES,)))

@@ -9,7 +9,7 @@ import pytest
 from common.eip712 import digest
 from common.keccak import keccak256
 from common.secp256k1 import Wallet
-from devnet.contracts import MarketChain, connected, contract_at
+from devnet.contracts import MarketChain, connect_to_chain, contract_at
 from tests.integration.coordinatord.book.test_polls import poll
 from tests.integration.coordinatord.scene.faults import unreachable
 from tests.integration.coordinatord.scene.party import Party
@@ -24,7 +24,7 @@ _CANCEL_TYPE = keccak256(b"CancelAuthorization(address authorizer,bytes32 nonce)
 
 @pytest.fixture
 async def chain(stage: Stage) -> AsyncIterator[MarketChain]:
-    async with connected(stage.world.anvil.rpc_url) as chain:
+    async with connect_to_chain(stage.world.anvil.rpc_url) as chain:
         yield chain
 
 
@@ -40,7 +40,7 @@ async def in_index(stage: Stage, chain: MarketChain) -> None:
 
 
 async def transfer(stage: Stage, chain: MarketChain, sender: str, to: str, amount: int) -> None:
-    addresses = {wallet.address.lower(): wallet.address for wallet in stage.world.cast.wallets}
+    addresses = {wallet.address.lower(): wallet.address for wallet in stage.world.wallets.all}
     token = contract_at(chain, "DevToken", stage.world.market.token)
     await chain.send(token, addresses[sender], "transfer", addresses[to], amount)
     await in_index(stage, chain)
@@ -48,7 +48,7 @@ async def transfer(stage: Stage, chain: MarketChain, sender: str, to: str, amoun
 
 async def balance_of(stage: Stage, chain: MarketChain, address: str) -> int:
     token = contract_at(chain, "DevToken", stage.world.market.token)
-    addresses = {wallet.address.lower(): wallet.address for wallet in stage.world.cast.wallets}
+    addresses = {wallet.address.lower(): wallet.address for wallet in stage.world.wallets.all}
     balance: int = await token.functions.balanceOf(addresses[address]).call()
     return balance
 
@@ -58,9 +58,9 @@ async def cancel_authorization(stage: Stage, chain: MarketChain, wallet: Wallet,
     separator = stage.ground.domains.token.separator
     signature = wallet.sign(digest(separator, keccak256(_CANCEL_TYPE + bytes(12) + wallet.address + nonce)))
     token = contract_at(chain, "DevToken", stage.world.market.token)
-    owner = next(w.address for w in stage.world.cast.wallets if w.address.lower() == "0x" + wallet.address.hex())
+    owner = next(w.address for w in stage.world.wallets.all if w.address.lower() == "0x" + wallet.address.hex())
     parts = (signature[64], signature[:32], signature[32:64])
-    await chain.send(token, stage.world.cast.admin.address, "cancelAuthorization", owner, nonce, *parts)
+    await chain.send(token, stage.world.wallets.admin.address, "cancelAuthorization", owner, nonce, *parts)
     await in_index(stage, chain)
 
 

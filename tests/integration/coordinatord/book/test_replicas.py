@@ -72,7 +72,7 @@ async def test_reads_use_the_standby_and_fall_back_to_the_primary(
     replica_url = standby.url(database_url.rpartition("/")[2])
     config = configured(world, database_url, DATABASE_REPLICA_URLS=replica_url)
     async with staged(world, config, []) as stage:
-        wallet = world.cast.with_role("client")[0]
+        wallet = world.wallets.with_role("client")[0]
         client = Party(
             wallet_of(wallet), stage.ground.domains, config.addresses.job_registry, stage.http, wallet.box_key
         )

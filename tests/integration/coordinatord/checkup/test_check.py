@@ -22,10 +22,10 @@ from coordinatord.storage.database import migration
 from coordinatord.storage.database.connections import open_database
 from coordinatord.storage.database.migration import Migration, migrate
 from coordinatord.storage.pins.store import Pinned, PinningStore, open_pin_store
-from devnet.accounts import Cast
+from devnet.accounts import DevWallets
 from devnet.anvil import Anvil, running_anvil
 from devnet.app import deploy_market
-from devnet.contracts import connected, contract_at
+from devnet.contracts import connect_to_chain, contract_at
 from devnet.market import DevnetMarket
 from devnet.ports import pick_free
 from devnet.world import World
@@ -82,8 +82,8 @@ def shared_anvil(services: Services) -> Iterator[Anvil]:
 
 
 @pytest.fixture(scope="module")
-def market(services: Services, shared_anvil: Anvil, cast: Cast) -> DevnetMarket:
-    return services.portal.call(deploy_market, shared_anvil, cast)
+def market(services: Services, shared_anvil: Anvil, wallets: DevWallets) -> DevnetMarket:
+    return services.portal.call(deploy_market, shared_anvil, wallets)
 
 
 @pytest.fixture
@@ -337,10 +337,10 @@ async def test_address_book_that_is_not_this_market_s_is_wrong(
 
 
 async def test_relayer_without_role_and_funds_is_told_how_to_get_them(well: dict[str, str], world: World) -> None:
-    relayer, book = world.cast.with_role("relayer")[0].address, world.market.address_book
-    async with connected(world.anvil.rpc_url) as chain:
+    relayer, book = world.wallets.with_role("relayer")[0].address, world.market.address_book
+    async with connect_to_chain(world.anvil.rpc_url) as chain:
         jobs = contract_at(chain, "JobRegistry", book["jobRegistry"])
-        await chain.send(jobs, world.cast.admin.address, "setRelayer", relayer, False)
+        await chain.send(jobs, world.wallets.admin.address, "setRelayer", relayer, False)
     await world.anvil.call("anvil_setBalance", relayer, "0x1")
     rows = await looked(well)
     assert wrongs(rows) == {"relayer role", "relayer funds"}

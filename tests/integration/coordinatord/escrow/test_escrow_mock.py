@@ -159,7 +159,7 @@ async def test_key_erased_by_a_clock_that_runs_ahead_is_a_lost_one(
         domains, registry = stage.ground.domains, config.addresses.job_registry
         client, provider = (
             Party(wallet_of(wallet), domains, registry, stage.http, wallet.box_key)
-            for wallet in (world.cast.with_role("client")[0], world.cast.with_role("provider")[0])
+            for wallet in (world.wallets.with_role("client")[0], world.wallets.with_role("provider")[0])
         )
         await provider.sign_in("provider")
         first = await announced(stage)

@@ -42,7 +42,7 @@ async def key_of(http: httpx.AsyncClient) -> PublicKey:
 async def test_keys_survive_while_one_instance_lives(world: World, database_url: str) -> None:
     await allow(world)
     book = configured(world, database_url).addresses
-    wallets = world.cast.with_role("client")[0], world.cast.with_role("provider")[0]
+    wallets = world.wallets.with_role("client")[0], world.wallets.with_role("provider")[0]
     ports = pick_free(), pick_free()
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     async with instance(world, database_url, ports[1], PEER_URL=urls[0]) as (_, second):

@@ -7,7 +7,7 @@ import pytest
 
 from common.scalars import base64_of
 from devnet.accounts import DevWallet
-from devnet.contracts import connected, contract_at
+from devnet.contracts import connect_to_chain, contract_at
 from devnet.world import World
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage, until
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def providers(world: World, sender: str, method: str, *arguments: object) -> None:
-    async with connected(world.anvil.rpc_url) as chain:
+    async with connect_to_chain(world.anvil.rpc_url) as chain:
         await chain.send(contract_at(chain, "ProviderRegistry", world.market.providers), sender, method, *arguments)
 
 
@@ -31,7 +31,7 @@ async def test_new_operator_ends_claims_and_old_credentials(
 ) -> None:
     job, other = [str((await client.post())["job_id"]) for _ in range(2)]
     assert (await provider.run(provider.claim(job))).status_code == 201
-    old, successor = world.cast.with_role("provider")[0], world.cast.with_role("client")[2]
+    old, successor = world.wallets.with_role("provider")[0], world.wallets.with_role("client")[2]
     provider_id = world.market.provider_ids[old.address]
     await providers(world, old.address, "proposeOperator", successor.address)
     assert (await provider.run(provider.claim(other))).status_code == 201  # the old operator, until the new one accepts
@@ -49,7 +49,7 @@ async def test_new_operator_ends_claims_and_old_credentials(
 
 
 async def test_deregistered_wallet_may_register_again(world: World, stage: Stage, provider: Party) -> None:
-    wallet = world.cast.with_role("provider")[0]
+    wallet = world.wallets.with_role("provider")[0]
     former = world.market.provider_ids[wallet.address]
     await providers(world, wallet.address, "deregister")
     await providers(world, wallet.address, "register")

@@ -69,7 +69,7 @@ async def test_reposted_container_does_not_open_with_released_key(
     stolen = await claimed(stranger, provider, container)
     answer = await released(stage.http, provider, stolen, container)
     key = released_key(answer)
-    openers = [Opener.with_dek(key)]
+    openers = [Opener.with_data_key(key)]
     # The released key is not the seed, from which the owner's key could be derived.
     for who in (client, stranger):
         openers.append(Opener.with_seed(key, 31337, who.registry, who.wallet.address))

@@ -46,7 +46,7 @@ async def test_peak_of_twelve_buyers_is_within_the_number_of_the_pages(
         httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http,
     ):
         await until(lambda: http.get("/readyz"), 200)
-        bodies = await submissions(party_at(world.cast.with_role("client")[0], http), BUYERS * JOBS_EACH)
+        bodies = await submissions(party_at(world.wallets.with_role("client")[0], http), BUYERS * JOBS_EACH)
         load, counts = Load([coordinator.base_url]), []
         connection = await asyncpg.connect(database_url)
         try:

@@ -102,7 +102,7 @@ async def deployed(
     service_manager.install(tools, root)
     url = f"http://127.0.0.1:{port}"
     owner = folder / "owner.key"
-    owner.write_text(world.cast.admin.private_key)
+    owner.write_text(world.wallets.admin.private_key)
     owner.chmod(0o600)
     signs = f"--key-file {owner} --addresses {root}/etc/coordinatord/addresses.json --confirmations 1 --poll 0.05"
     shell = PageShell(
@@ -118,7 +118,7 @@ async def deployed(
         async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as http:
             await until(lambda: http.get("/readyz"), 200)
             load = Load([url])
-            client = party_at(world.cast.with_role("client")[0], http)
+            client = party_at(world.wallets.with_role("client")[0], http)
             bodies = await submissions(client, _SPARE + posts)
             deployment = Deployment(root, shell, http, load, bodies[:_SPARE])
             (before,) = chapter(PAGE, "Before")

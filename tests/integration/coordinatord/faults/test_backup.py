@@ -46,7 +46,7 @@ async def test_lost_machine_and_database_are_restored(
     name = database_url.rpartition("/")[2]
     variables = {"ADMIN_URL": postgres.url("postgres"), "OWNER_ROLE": "devnet"}
     async with deployed(variables, processes=1, posts=0) as on:
-        client = party_at(world.cast.with_role("client")[1], on.http)
+        client = party_at(world.wallets.with_role("client")[1], on.http)
         await client.sign_in()
         uploaded = (await client.upload("input", client.container(b"kept"))).json()["id"]
         await on.buy()

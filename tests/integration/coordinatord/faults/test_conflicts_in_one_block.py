@@ -12,7 +12,7 @@ from common.secp256k1 import Wallet
 from coordinatord.chain.contracts import job_registry
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from coordinatord.chain.relayer.relaying import RefusedByChain, RelayMined
-from devnet.accounts import Cast
+from devnet.accounts import DevWallets
 from devnet.world import World
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
@@ -31,21 +31,21 @@ def ops(world: World) -> Ops:
 
 
 @pytest.fixture
-def owner(cast: Cast) -> Wallet:
-    return signer(cast.with_role("client")[0])
+def owner(wallets: DevWallets) -> Wallet:
+    return signer(wallets.with_role("client")[0])
 
 
 @pytest.fixture
-def provider(cast: Cast) -> Wallet:
-    return signer(cast.with_role("provider")[0])
+def provider(wallets: DevWallets) -> Wallet:
+    return signer(wallets.with_role("provider")[0])
 
 
 @pytest.fixture
-async def on(world: World, database_url: str, ops: Ops, cast: Cast) -> AsyncIterator[Stage]:
+async def on(world: World, database_url: str, ops: Ops, wallets: DevWallets) -> AsyncIterator[Stage]:
     """Send each op in a separate transaction. In a shared one, the simulation would reject the second op before the
     block."""
     async with stage(database_url, world.anvil.rpc_url, coalesce_max=1, index=ops.book) as running:
-        running.start(signer(cast.with_role("relayer")[0]))
+        running.start(signer(wallets.with_role("relayer")[0]))
         yield running
 
 

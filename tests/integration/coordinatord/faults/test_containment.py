@@ -156,7 +156,7 @@ async def until_done(act: Callable[[], Awaitable[httpx.Response]], status: int) 
 
 async def test_foreign_errors_end_neither_daemon_nor_task(watched: Watched) -> None:
     stage = watched.stage
-    wallets, registry = stage.world.cast, stage.ground.config.addresses.job_registry
+    wallets, registry = stage.world.wallets, stage.ground.config.addresses.job_registry
     client, provider = (
         Party(wallet_of(wallet), stage.ground.domains, registry, stage.http, wallet.box_key)
         for wallet in (wallets.with_role("client")[0], wallets.with_role("provider")[0])

@@ -83,7 +83,7 @@ async def test_full_disk_is_503_and_loses_nothing(
         running(environment(world, url_on_tiny_disk), pick_free(), pick_free()) as coordinator,
         httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http,
     ):
-        bodies = await submissions(party_at(world.cast.with_role("client")[0], http), CLIENTS * JOBS_EACH)
+        bodies = await submissions(party_at(world.wallets.with_role("client")[0], http), CLIENTS * JOBS_EACH)
         load = Load([coordinator.base_url])
         ballast = tiny_disk / "ballast"
         async with anyio.create_task_group() as clients:

@@ -33,7 +33,7 @@ async def exhausted(stage: Stage) -> AsyncIterator[None]:
 
 async def test_request_waits_for_a_free_connection(world: World, database_url: str, party_at: PartyAt) -> None:
     async with staged(world, configured(world, database_url), [], connection_wait=20) as stage:
-        client = party_at(world.cast.with_role("client")[0], stage.http)
+        client = party_at(world.wallets.with_role("client")[0], stage.http)
         body = await client.paid()
         answers: list[int] = []
 
@@ -63,7 +63,7 @@ async def test_request_without_connection_is_503_and_posts_nothing(
     world: World, database_url: str, book: AddressBook, party_at: PartyAt
 ) -> None:
     async with staged(world, configured(world, database_url), [], connection_wait=0.2) as stage:
-        client = party_at(world.cast.with_role("client")[0], stage.http)
+        client = party_at(world.wallets.with_role("client")[0], stage.http)
         await client.sign_in()
         bodies = [await client.paid(client.container(b"%d" % n)) for n in range(12)]
         answers: list[httpx.Response] = []

@@ -10,9 +10,9 @@ from eth_account import Account
 from eth_utils.address import to_checksum_address
 
 from common.scalars import base64_of
-from devnet.accounts import Cast
+from devnet.accounts import DevWallets
 from devnet.anvil import CHAIN_ID, Anvil
-from devnet.contracts import MarketChain, connected, contract_at, deploy_all
+from devnet.contracts import MarketChain, connect_to_chain, contract_at, deploy_all
 from devnet.market import open_market
 from devnet.world import World
 from tests.integration.coordinatord.faults.invariants import all_violations
@@ -24,10 +24,12 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def issued_world(world: World, anvil: Anvil, cast: Cast) -> World:
+async def issued_world(world: World, anvil: Anvil, wallets: DevWallets) -> World:
     """Another market on the same node."""
-    async with connected(anvil.rpc_url) as chain:
-        return attrs.evolve(world, market=await open_market(await deploy_all(chain, cast, issued=True), cast))
+    async with connect_to_chain(anvil.rpc_url) as chain:
+        return attrs.evolve(
+            world, market=await open_market(await deploy_all(chain, wallets, issued_token=True), wallets)
+        )
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ async def stage(issued_world: World, database_url: str) -> AsyncIterator[Stage]:
 
 
 def party(stage: Stage, world: World, role: str) -> Party:
-    wallet = world.cast.with_role(role)[0]
+    wallet = world.wallets.with_role(role)[0]
     registry = stage.ground.config.addresses.job_registry
     return Party(wallet_of(wallet), stage.ground.domains, registry, stage.http, wallet.box_key)
 
@@ -49,9 +51,9 @@ async def provider_of(stage: Stage, world: World) -> Party:
 
 
 async def issuer(world: World, method: str, *arguments: object) -> None:
-    async with connected(world.anvil.rpc_url) as chain:
+    async with connect_to_chain(world.anvil.rpc_url) as chain:
         await chain.send(
-            contract_at(chain, "IssuedToken", world.market.token), world.cast.admin.address, method, *arguments
+            contract_at(chain, "IssuedToken", world.market.token), world.wallets.admin.address, method, *arguments
         )
 
 
@@ -80,10 +82,10 @@ async def test_life_of_a_job_with_every_trouble_that_an_issuer_makes(
     assert await all_violations(database_url, world.anvil.rpc_url, book) == []
     await issuer(world, "unBlacklist", owner)
     before = await read_uint(stage.ground.rpc, book.paytoken, "balanceOf(address)", client.wallet.address)
-    async with connected(world.anvil.rpc_url) as chain:  # sent by an unrelated account, paid to the party
+    async with connect_to_chain(world.anvil.rpc_url) as chain:  # sent by an unrelated account, paid to the party
         jobs = contract_at(chain, "JobRegistry", world.market.jobs)
-        await chain.send(jobs, world.cast.admin.address, "withdraw", owner)
-        await chain.send(jobs, world.cast.admin.address, "withdraw", world.cast.treasury.address)
+        await chain.send(jobs, world.wallets.admin.address, "withdraw", owner)
+        await chain.send(jobs, world.wallets.admin.address, "withdraw", world.wallets.treasury.address)
     assert (
         await read_uint(stage.ground.rpc, book.paytoken, "balanceOf(address)", client.wallet.address) == before + owed
     )
@@ -96,7 +98,7 @@ async def test_payer_delegating_to_code_is_refused_until_undone(issued_world: Wo
     client, provider = party(stage, world, "client"), await provider_of(stage, world)
     job = str((await client.post())["job_id"])
     submission = await client.paid()
-    async with connected(world.anvil.rpc_url) as chain:
+    async with connect_to_chain(world.anvil.rpc_url) as chain:
         await delegate(chain, world, client, world.market.token)
         simulated = await stage.http.post("/evm/simulate/claim", json={"job_id": job, "address": provider.address})
         assert simulated.json() == {"ok": True}  # simulation checks job and provider, not the payment
@@ -109,7 +111,7 @@ async def test_payer_delegating_to_code_is_refused_until_undone(issued_world: Wo
 
 async def delegate(chain: MarketChain, world: World, client: Party, code: str) -> None:
     """Send a transaction of type 4, paid for by another account."""
-    web3, sender = chain.web3, world.cast.admin
+    web3, sender = chain.web3, world.wallets.admin
     owner = to_checksum_address(client.address)
     authorization = Account.sign_authorization(
         {
@@ -117,7 +119,7 @@ async def delegate(chain: MarketChain, world: World, client: Party, code: str) -
             "address": bytes.fromhex(code[2:]),
             "nonce": await web3.eth.get_transaction_count(owner),
         },
-        next(w.private_key for w in world.cast.wallets if w.address == owner),
+        next(w.private_key for w in world.wallets.all if w.address == owner),
     )
     transaction: dict[str, Any] = {
         "type": 4,

@@ -96,7 +96,7 @@ async def test_thousands_of_pollers_do_not_block_others(
         connection = await asyncpg.connect(database_url)
         stack.push_async_callback(connection.close)
         await _sign_in(connection)
-        bodies = await submissions(party_at(world.cast.with_role("client")[0], http), JOBS)
+        bodies = await submissions(party_at(world.wallets.with_role("client")[0], http), JOBS)
         alone = coordinator.resident_bytes()
 
         async def read() -> None:

@@ -19,7 +19,7 @@ async def test_nonce_used_at_two_coordinators_opens_one_session(
 ) -> None:
     config = configured(world, database_url)
     async with staged(world, config, []) as one, staged(world, config, []) as other:
-        client = party_at(world.cast.with_role("client")[0], one.http)
+        client = party_at(world.wallets.with_role("client")[0], one.http)
         bodies = [await client.session_body() for _ in range(8)]
         answers: list[tuple[str, int]] = []
 

@@ -36,7 +36,7 @@ async def own_stage(world: World, database_url: str, data: Path, logs: Path) -> 
 
 
 def client_of(stage: Stage, book: AddressBook) -> Party:
-    wallet = stage.world.cast.with_role("client")[0]
+    wallet = stage.world.wallets.with_role("client")[0]
     return Party(wallet_of(wallet), stage.ground.domains, book.job_registry, stage.http, wallet.box_key)
 
 

@@ -75,7 +75,7 @@ async def test_postgres_restart_under_load_loses_nothing(
         httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http,
     ):
         roles = await roles_held(url)
-        bodies = await submissions(party_at(world.cast.with_role("client")[0], http), CLIENTS * JOBS_EACH)
+        bodies = await submissions(party_at(world.wallets.with_role("client")[0], http), CLIENTS * JOBS_EACH)
         load = Load([coordinator.base_url])
         async with anyio.create_task_group() as clients:
             for n in range(CLIENTS):
@@ -112,7 +112,7 @@ async def test_streams_of_tabs_continue_after_a_restart(
         running(environment(world, own_postgres.url()), pick_free(), pick_free()) as coordinator,
         httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=60) as http,
     ):
-        client, provider = (party_at(world.cast.with_role(role)[0], http) for role in ("client", "provider"))
+        client, provider = (party_at(world.wallets.with_role(role)[0], http) for role in ("client", "provider"))
         await client.sign_in()
         await provider.sign_in("provider")
         job = (await client.post(designated=1))["job_id"]

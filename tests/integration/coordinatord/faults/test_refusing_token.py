@@ -9,7 +9,7 @@ import pytest
 
 from common.address_book import AddressBook
 from common.scalars import base64_of
-from devnet.contracts import connected, contract_at
+from devnet.contracts import connect_to_chain, contract_at
 from devnet.world import World
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.scene.party import Party, wallet_of
@@ -31,13 +31,13 @@ async def stage(world: World, database_url: str) -> AsyncIterator[Stage]:
 
 @pytest.fixture
 def client(stage: Stage, world: World, book: AddressBook) -> Party:
-    wallet = world.cast.with_role("client")[0]
+    wallet = world.wallets.with_role("client")[0]
     return Party(wallet_of(wallet), stage.ground.domains, book.job_registry, stage.http, wallet.box_key)
 
 
 @pytest.fixture
 async def provider(stage: Stage, world: World, book: AddressBook) -> Party:
-    wallet = world.cast.with_role("provider")[0]
+    wallet = world.wallets.with_role("provider")[0]
     provider = Party(wallet_of(wallet), stage.ground.domains, book.job_registry, stage.http, wallet.box_key)
     await provider.sign_in("provider")
     return provider
@@ -58,13 +58,13 @@ async def blacklisted(world: World, owner: Party) -> AsyncIterator[None]:
 
 
 def checksummed(world: World, party: Party) -> str:
-    return next(w.address for w in world.cast.wallets if w.address.lower() == party.address)
+    return next(w.address for w in world.wallets.all if w.address.lower() == party.address)
 
 
 async def issuer(world: World, method: str, *arguments: object) -> None:
-    async with connected(world.anvil.rpc_url) as chain:
+    async with connect_to_chain(world.anvil.rpc_url) as chain:
         await chain.send(
-            contract_at(chain, "DevToken", world.market.token), world.cast.admin.address, method, *arguments
+            contract_at(chain, "DevToken", world.market.token), world.wallets.admin.address, method, *arguments
         )
 
 
@@ -107,7 +107,7 @@ async def test_token_that_refuses_the_owner_stops_claims_and_no_exit(
         assert await credit_of_owner() == refund + 2 * amount
         assert await all_violations(database_url, world.anvil.rpc_url, book) == []
     owner = checksummed(world, client)
-    async with connected(world.anvil.rpc_url) as chain:
+    async with connect_to_chain(world.anvil.rpc_url) as chain:
         await chain.send(contract_at(chain, "JobRegistry", world.market.jobs), owner, "withdraw", owner)
     assert await credit_of_owner() == 0
     assert await all_violations(database_url, world.anvil.rpc_url, book) == []

@@ -16,7 +16,7 @@ from common.box import PublicKey
 from common.key_derivation import escrow_key
 from common.secp256k1 import Wallet
 from devnet.accounts import DevWallet
-from devnet.contracts import connected, contract_at
+from devnet.contracts import connect_to_chain, contract_at
 from devnet.pins import BUCKET
 from devnet.ports import pick_free
 from devnet.postgres import Postgres
@@ -55,7 +55,7 @@ def test_listed_chapters_exist_and_have_steps() -> None:
 @pytest.mark.long
 async def test_relayer_is_replaced_by_a_new_account(deployed: Deployed, world: World) -> None:
     make, grant, change, look, end = chapter(PAGE, "The relayer's key")
-    old = Wallet(bytes.fromhex(world.cast.with_role("relayer")[0].private_key[2:])).address
+    old = Wallet(bytes.fromhex(world.wallets.with_role("relayer")[0].private_key[2:])).address
     async with deployed() as on:
         printed = await on.follow(make)
         new = re.findall(r"0x[0-9a-fA-F]{40}", printed)[0]
@@ -78,7 +78,7 @@ async def test_relayer_is_replaced_by_a_new_account(deployed: Deployed, world: W
         shown = await on.follow(end)
         assert f"relayer           {new.lower()}" in shown
         assert {name for name in on.credentials() if "." in name} == set()
-        async with connected(world.anvil.rpc_url) as chain:
+        async with connect_to_chain(world.anvil.rpc_url) as chain:
             registry = contract_at(chain, "JobRegistry", world.market.jobs)
             trusted = [
                 await registry.functions.isRelayer(to_checksum_address(a)).call() for a in (new, f"0x{old.hex()}")
@@ -93,8 +93,8 @@ async def test_escrow_key_rotation_opens_with_both_keys(
     add, announce, look, end = chapter(PAGE, "The escrow's key")
     old = escrow_key(bytes.fromhex(OPERATOR)).public
     async with deployed(processes=1) as on:
-        client = party_at(world.cast.with_role("client")[1], on.http)
-        provider = party_at(world.cast.with_role("provider")[0], on.http)
+        client = party_at(world.wallets.with_role("client")[1], on.http)
+        provider = party_at(world.wallets.with_role("provider")[0], on.http)
         await provider.sign_in("provider")
         former = client.container(b"sealed to the former", old)
         job = await claimed(client, provider, former)

@@ -50,7 +50,7 @@ async def test_market_continues_when_one_of_two_nodes_dies(
                 running(given, pick_free(), pick_free(), errors=errors.fileno()) as coordinator,
                 httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=60) as http,
             ):
-                client = party_at(world.cast.with_role("client")[0], http)
+                client = party_at(world.wallets.with_role("client")[0], http)
                 jobs.append((await client.post())["job_id"])
                 assert await told(coordinator.metrics_url, "coordinatord_node_up") == dict.fromkeys(names, 1.0)
                 assert first.seen("eth_sendRawTransaction") == second.seen("eth_sendRawTransaction") == 1

@@ -45,7 +45,7 @@ async def test_sigterm_under_load_finishes_every_request(
     async with running(environment(world, database_url), pick_free(), pick_free()) as coordinator:
         limits = httpx.Limits(max_connections=POSTS + 1)
         async with httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=60, limits=limits) as http:
-            bodies = await submissions(party_at(world.cast.with_role("client")[0], http), POSTS)
+            bodies = await submissions(party_at(world.wallets.with_role("client")[0], http), POSTS)
 
             async def post(body: Body) -> None:
                 posts.append(await http.post("/v1/jobs", json=body))

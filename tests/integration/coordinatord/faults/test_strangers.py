@@ -64,8 +64,8 @@ async def test_silent_uploads_and_connections_are_bounded(
         async def connected() -> SocketStream:
             return await stack.enter_async_context(await anyio.connect_tcp(LOOPBACK, port))
 
-        parties = [party_at(wallet, http) for wallet in world.cast.with_role("provider")[:1]]
-        parties += [party_at(wallet, http) for wallet in world.cast.with_role("client")[:1]]
+        parties = [party_at(wallet, http) for wallet in world.wallets.with_role("provider")[:1]]
+        parties += [party_at(wallet, http) for wallet in world.wallets.with_role("client")[:1]]
         for party in parties:
             await party.sign_in()
         assert (await parties[1].upload("batch", b"{}")).status_code == 200

@@ -33,7 +33,7 @@ async def test_follower_takes_over_within_10_s_under_load(
         running(settings, pick_free(), pick_free()) as other,
         httpx.AsyncClient(base_url=other.base_url, trust_env=False, timeout=30) as http,
     ):
-        bodies = await submissions(party_at(world.cast.with_role("client")[0], http), CLIENTS * JOBS_EACH)
+        bodies = await submissions(party_at(world.wallets.with_role("client")[0], http), CLIENTS * JOBS_EACH)
         load = Load([leader.base_url, other.base_url])
         async with anyio.create_task_group() as clients:
             for n in range(CLIENTS):

@@ -36,7 +36,7 @@ async def sell(given: dict[str, str], world: World, party_at: At) -> tuple[str, 
     """Start a coordinator, sell a job and stop cleanly. Return the job and the full list of jobs."""
     async with running(given, pick_free(), pick_free()) as coordinator:
         async with httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http:
-            job = (await party_at(world.cast.with_role("client")[0], http).post())["job_id"]
+            job = (await party_at(world.wallets.with_role("client")[0], http).post())["job_id"]
             listed = [one["job_id"] for one in (await http.get("/evm/jobs")).json()["jobs"]]
         coordinator.terminate()
         assert await coordinator.exit_status() == 0

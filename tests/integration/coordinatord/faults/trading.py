@@ -194,7 +194,7 @@ async def trading(
     `providers_url`: the coordinator's address as svcd has it. `process_environment`: variables of both daemons.
     `descriptors`: how many each daemon may have. `orders`: how many jobs clients can post.
     """
-    account = world.cast.demo_provider
+    account = world.wallets.demo_provider
     extra = dict(process_environment or {})
     url = coordinators_database_url or database_url
     settings = environment(world, url, MATCH_LEASE_MS=1000 * LEASE_S, **(coordinator_settings or {})) | extra
@@ -215,7 +215,7 @@ async def trading(
             keys = {"PATH": os.environ["PATH"], **key_variables(account), **extra}
             provider = subprocess.Popen(command, env=keys, stderr=provider_log)  # noqa: ASYNC220 - returns at once
             try:
-                client, load = party_at(world.cast.with_role("client")[0], http), Load([coordinator.base_url])
+                client, load = party_at(world.wallets.with_role("client")[0], http), Load([coordinator.base_url])
                 bodies = [await _designated(client, account, world) for _ in range(orders)]
                 market = TradingMarket(
                     *(world, book, folder, database_url, settings),

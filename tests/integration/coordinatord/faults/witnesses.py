@@ -78,7 +78,7 @@ class Witnesses:
 
     async def open_sessions(self) -> None:
         """Sign in repeatedly, so that the fault meets nonces and sessions."""
-        wallet = self.market.world.cast.with_role("client")[2]
+        wallet = self.market.world.wallets.with_role("client")[2]
         client = self._party(wallet)
         while True:
             with suppress(_NotAnswered):
@@ -136,7 +136,7 @@ class Witnesses:
 
     async def create_batch(self, lines: int) -> str:
         """Create a batch of lines for svcd, and a broken one."""
-        account = self.market.world.cast.demo_provider
+        account = self.market.world.wallets.demo_provider
         provider_id = self.market.world.market.provider_ids[account.address]
         own_key = PublicKey(account.box_key)
         good = []
@@ -153,8 +153,8 @@ class Witnesses:
 
     async def open_orders(self, count: int, **terms: int) -> list[Body]:
         """Return paid submissions that any provider may claim."""
-        client = self._party(self.market.world.cast.with_role("client")[3])
-        key = PublicKey(self.market.world.cast.escrow_key)
+        client = self._party(self.market.world.wallets.with_role("client")[3])
+        key = PublicKey(self.market.world.wallets.escrow_key)
         return [await client.paid(self._sealed(key, client), **terms) for _ in range(count)]
 
     async def status_code(self, path: str, token: str) -> int:
@@ -295,7 +295,7 @@ async def at_work(
             coordinator_settings={
                 "RPC_URL": proxy.url,
                 "ESCROW_MODE": "static",
-                "OPERATOR_KEY": world.cast.operator.private_key,
+                "OPERATOR_KEY": world.wallets.operator.private_key,
             },
             orders=_ORDERS * times,
         ) as market,
@@ -343,7 +343,7 @@ async def posted_again(market: TradingMarket) -> None:
 @asynccontextmanager
 async def _witnessed(market: TradingMarket, write_ahead: WriteAhead) -> AsyncIterator[Witnesses]:
     """Run the witnesses until the block ends."""
-    wallet, book = market.world.cast.with_role("client")[1], market.book
+    wallet, book = market.world.wallets.with_role("client")[1], market.book
     owner = Party(wallet_of(wallet), Domains.of(book), book.job_registry, market.http, wallet.box_key)
     await owner.sign_in()
     async with open_rpc(market.world.anvil.rpc_url) as rpc:
@@ -355,7 +355,7 @@ async def _witnessed(market: TradingMarket, write_ahead: WriteAhead) -> AsyncIte
     async with anyio.create_task_group() as tasks:
         for work in (witnesses.open_sessions, witnesses.follow_events, witnesses.read_jobs):
             tasks.start_soon(work)
-        for poller in market.world.cast.with_role("provider")[1:]:
+        for poller in market.world.wallets.with_role("provider")[1:]:
             tasks.start_soon(witnesses.compete_for_leases, poller)
         yield witnesses
         tasks.cancel_scope.cancel()

@@ -29,7 +29,7 @@ async def coordinator(world: World, database_url: str) -> AsyncIterator[Coordina
 @pytest.fixture
 async def client(world: World, database_url: str, coordinator: Coordinator) -> AsyncIterator[Party]:
     book = configured(world, database_url).addresses
-    wallet = world.cast.with_role("client")[0]
+    wallet = world.wallets.with_role("client")[0]
     async with httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http:
         yield Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)
 

@@ -44,7 +44,7 @@ async def test_log_at_debug_level_holds_no_secret(
             running(settings, pick_free(), pick_free(), errors=errors.fileno()) as coordinator,
             httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http,
         ):
-            client, provider = (at(world.cast.with_role(role)[0], http) for role in ("client", "provider"))
+            client, provider = (at(world.wallets.with_role(role)[0], http) for role in ("client", "provider"))
             session = await client.session_body()
             assert (await http.post("/auth/session", json=session)).status_code == 200
             await provider.sign_in("provider")

@@ -19,7 +19,7 @@ def stage_settings() -> dict[str, object]:
 @pytest.fixture
 async def reader(stage: Stage) -> SpecificationClient:
     """Who has read the specification."""
-    account = stage.world.cast.with_role("client")[0]
+    account = stage.world.wallets.with_role("client")[0]
     client = SpecificationClient(stage.http, stage.world.pins.gateway, account.private_key)
     await client.connect()
     return client
@@ -28,7 +28,7 @@ async def reader(stage: Stage) -> SpecificationClient:
 async def test_designated_job_is_bought_at_the_ask_and_opened(
     reader: SpecificationClient, stage: Stage, provider: Party
 ) -> None:
-    account = stage.world.cast.with_role("provider")[0]
+    account = stage.world.wallets.with_role("provider")[0]
     provider_id = stage.world.market.provider_ids[account.address]
     published = await provider.publish(provider.asks(provider_id, (1, 3600, 150_000, 600_000)))
     assert published.status_code == 200, published.text
@@ -54,7 +54,7 @@ async def test_designated_job_is_bought_at_the_ask_and_opened(
 async def test_open_job_is_sealed_to_the_verified_escrow(
     reader: SpecificationClient, stage: Stage, provider: Party
 ) -> None:
-    account = stage.world.cast.with_role("provider")[0]
+    account = stage.world.wallets.with_role("provider")[0]
     terms = Terms("demo/text-small", 600, rate_in=200_000, rate_out=800_000, units_in=100, units_out=200)
     prepared = await reader.prepare(terms, {"input": "whoever comes first"})
     await reader.submit(prepared, await reader.quote(prepared))
@@ -66,7 +66,7 @@ async def test_open_job_is_sealed_to_the_verified_escrow(
 async def test_uploaded_multiframe_container_opens_at_both_ends(
     reader: SpecificationClient, stage: Stage, provider: Party
 ) -> None:
-    account = stage.world.cast.with_role("provider")[0]
+    account = stage.world.wallets.with_role("provider")[0]
     provider_id = stage.world.market.provider_ids[account.address]
     text = "0123456789abcdef" * 10_000  # 160,000 bytes: two full frames and a part of one
     terms = Terms("demo/text-small", 600, 1, 1, units_in=50_000, units_out=200_000, provider=provider_id)

@@ -80,7 +80,7 @@ class Moves:
         return bytes(sent)
 
     async def _order(self) -> tuple[DevWallet, tuple[object, ...]]:
-        owner = self.random.choice(self.world.cast.with_role("client"))
+        owner = self.random.choice(self.world.wallets.with_role("client"))
         wallet, domains = Wallet(bytes.fromhex(owner.private_key[2:])), Domains.of(address_book(self.world))
         order = Order(
             c=secrets.token_bytes(32),
@@ -113,7 +113,7 @@ class Moves:
         return owner, (attrs.astuple(order), owner.address, amount, "bafkreitask", *signatures)
 
     async def claim(self) -> None:
-        job, provider = self._taken(self.open), self.random.choice(self.world.cast.with_role("provider"))
+        job, provider = self._taken(self.open), self.random.choice(self.world.wallets.with_role("provider"))
         await self._jobs(provider.address, "claim", self.terms[job], 0, b"", self.pay_sigs[job])
         self.claimed.append((job, provider))
 
@@ -133,14 +133,14 @@ class Moves:
         await self._providers(self._taken(self.newcomers), "register")
 
     async def publish(self) -> None:
-        provider = self.random.choice(self.world.cast.with_role("provider"))
+        provider = self.random.choice(self.world.wallets.with_role("provider"))
         quotes = [(1, 3600, *self.random.choice(((0, 0), (7, self.random.getrandbits(100))))), (2, 60, 1, 1)]
         contract = contract_at(self.chain, "AskRegistry", self.world.market.asks)
         provider_id = self.world.market.provider_ids[provider.address]
         await self.chain.send(contract, provider.address, "publish", provider_id, next(self.clock), quotes, b"")
 
     async def equip(self) -> None:
-        provider = self.random.choice(self.world.cast.with_role("provider"))
+        provider = self.random.choice(self.world.wallets.with_role("provider"))
         issued_at = await self._now() + next(self.clock)
         if self.random.random() < 0.5:
             await self._providers(provider.address, "setIdentity", secrets.token_bytes(32), b"evidence", issued_at, b"")
@@ -148,7 +148,7 @@ class Moves:
             await self._providers(provider.address, "requestCapacity", self.random.randint(50, 90), issued_at, b"")
 
     async def administer(self) -> None:
-        admin, some = self.world.cast.admin.address, self.random.getrandbits(20)
+        admin, some = self.world.wallets.admin.address, self.random.getrandbits(20)
         match self.random.randrange(4):
             case 0:
                 await self._jobs(admin, "setModel", 9, f"model/{some}", some % 2 == 0, "owner", "{}")

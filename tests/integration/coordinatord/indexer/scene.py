@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import attrs
 
-from common.artifacts import decode_error
+from common.artifacts import decode_error_name
 from coordinatord.base.wake import Wake
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.indexer.fetch import NodeSource
@@ -16,7 +16,7 @@ from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.chain.rpc.client import open_rpc
 from coordinatord.storage.database.connections import Connection
 from devnet.anvil import CHAIN_ID
-from devnet.contracts import connected, contract_at
+from devnet.contracts import connect_to_chain, contract_at
 from devnet.world import World
 from tests.integration.coordinatord.indexer.index_rows import forget, index_rows
 from tests.integration.coordinatord.indexer.moves import Moves, address_book
@@ -80,7 +80,7 @@ class Scene:
             assert posted == self.moves.terms[row["job_id"]]
             if row["state"] == 0:  # the registry holds the same terms, otherwise it would not find the job
                 refusal = await jobs.claimRefusal(posted, owner).call()
-                assert decode_error(refusal) == "UnknownProvider"
+                assert decode_error_name(refusal) == "UnknownProvider"
         assert await self.connection.fetchval("select count(*) from jobs") == len(self.moves.jobs)
         providers = contract_at(chain, "ProviderRegistry", market.providers).functions
         rows = await self.connection.fetch("select * from providers")
@@ -126,8 +126,8 @@ def follower_of(source: NodeSource, world: World, journal_blocks: int) -> IndexF
 
 @asynccontextmanager
 async def open_scene(world: World, connection: Connection) -> AsyncIterator[Scene]:
-    async with connected(world.anvil.rpc_url) as chain, open_rpc(world.anvil.rpc_url) as rpc:
+    async with connect_to_chain(world.anvil.rpc_url) as chain, open_rpc(world.anvil.rpc_url) as rpc:
         accounts = await chain.web3.eth.accounts
-        moves = Moves(chain, world, random.Random(7), newcomers=list(accounts[len(world.cast.wallets) :]))  # noqa: S311 - moves, not keys
+        moves = Moves(chain, world, random.Random(7), newcomers=list(accounts[len(world.wallets.all) :]))  # noqa: S311 - moves, not keys
         source = NodeSource(rpc, Decoder(address_book(world)))
         yield Scene(world, moves, source, connection, follower_of(source, world, JOURNAL_BLOCKS))

@@ -59,7 +59,7 @@ class Behind:
 
 
 def relayer_of(world: World) -> RelayerRole:
-    return relayer_role_of(address_book(world), bytes.fromhex(world.cast.with_role("relayer")[0].address[2:]))
+    return relayer_role_of(address_book(world), bytes.fromhex(world.wallets.with_role("relayer")[0].address[2:]))
 
 
 def readiness_of(

@@ -18,7 +18,7 @@ from coordinatord.market.journal import DeploymentJournal
 from coordinatord.market.node import nonce_of
 from coordinatord.market.sending import Sender, SendingStep, SendOptions
 from coordinatord.market.terms import MarketTerms, ModelTerms
-from devnet.accounts import Cast, DevWallet
+from devnet.accounts import DevWallet, DevWallets
 from devnet.anvil import CHAIN_ID, MNEMONIC, find_anvil
 from devnet.child import Program, run_program
 from devnet.ports import LOOPBACK, pick_free
@@ -33,7 +33,7 @@ class Ground:
     """`deployer` has sent one transaction: the token's deployment."""
 
     node: Web3
-    cast: Cast
+    wallets: DevWallets
     deployer: LocalKey
     token: Contract
     folder: Path
@@ -46,19 +46,19 @@ class Ground:
             token=self.token.address,
             decimals=6,
             owner=self.heir.address,
-            treasury=self.cast.treasury.address,
+            treasury=self.wallets.treasury.address,
             fee_bps=300,
             gas_fee=1234,
             max_gas_fee=5000,
             point_price=250,
             slas=(60, 3600),
-            relayers=tuple(wallet.address for wallet in self.cast.with_role("relayer")),
+            relayers=tuple(wallet.address for wallet in self.wallets.with_role("relayer")),
             models=MODELS,
         )
 
     @property
     def heir(self) -> DevWallet:
-        return self.cast.with_role("client")[0]
+        return self.wallets.with_role("client")[0]
 
     @property
     def out(self) -> Path:
@@ -126,9 +126,9 @@ def public_chain(folder: Path) -> Iterator[str]:
         yield url
 
 
-def issued_token(node: Web3, cast: Cast) -> str:
+def issued_token(node: Web3, wallets: DevWallets) -> str:
     """Deploy a token unknown to the product, behind an upgradable proxy, with an unusual name and version."""
-    maker, proxy_admin, issuer = key_of(cast.admin), cast.treasury.address, cast.admin.address
+    maker, proxy_admin, issuer = key_of(wallets.admin), wallets.treasury.address, wallets.admin.address
     implementation = created(node, maker, "IssuedToken", chain_id=PUBLIC_CHAIN)
     proxy = created(node, maker, "IssuedTokenProxy", implementation.address, proxy_admin, chain_id=PUBLIC_CHAIN)
     token = Contract("IssuedToken", proxy.address)

@@ -52,7 +52,7 @@ class Office:
     def key_file(self, wallet: int = 3) -> str:
         path = self.ground.folder / f"key{wallet}"
         path.touch(mode=0o600)
-        path.write_text(self.ground.cast.with_role("client")[wallet].private_key)
+        path.write_text(self.ground.wallets.with_role("client")[wallet].private_key)
         return str(path)
 
     def market(self) -> MarketState:
@@ -63,7 +63,7 @@ class Office:
 def office(ground: Ground, anvil: Anvil, capsys: pytest.CaptureFixture[str]) -> Office:
     book = ground.deployed(attrs.evolve(ground.terms, owner=ground.deployer.address))
     providers = Contract("ProviderRegistry", "0x" + book.provider_registry.hex())
-    ground.send(key_of(ground.cast.with_role("provider")[0]), providers.build_call("register", "register"))
+    ground.send(key_of(ground.wallets.with_role("provider")[0]), providers.build_call("register", "register"))
     return Office(ground, book, anvil.rpc_url, lambda: capsys.readouterr().out)
 
 

@@ -26,7 +26,7 @@ from coordinatord.market.node import RetryingProvider
 from coordinatord.market.preflight import estimate_costs
 from coordinatord.market.reading import read_market
 from devnet.anvil import Anvil
-from devnet.contracts import connected, contract_at
+from devnet.contracts import connect_to_chain, contract_at
 from tests.integration.coordinatord.market.ground import QUICK, SPAN, Ground, created, key_of
 
 IMPATIENT = attrs.evolve(QUICK, timeout_seconds=0.2)
@@ -77,7 +77,7 @@ async def test_market_matches_its_terms_and_address_book(ground: Ground, anvil: 
     assert (book.chain_id, book.payment_token_decimals, book.token_domain.name) == (31337, 6, "Dev Dollar")
     assert not any("WRONG" in line for line in said)
     terms = ground.terms
-    async with connected(anvil.rpc_url) as chain:
+    async with connect_to_chain(anvil.rpc_url) as chain:
         jobs = contract_at(chain, "JobRegistry", book.job_registry.hex())
         providers = contract_at(chain, "ProviderRegistry", book.provider_registry.hex())
         asks = contract_at(chain, "AskRegistry", book.ask_registry.hex())
@@ -110,7 +110,7 @@ def test_killed_deployment_resumes_without_duplicates(ground: Ground) -> None:
 @pytest.mark.long
 def test_process_that_is_killed_while_it_waits_goes_on(ground: Ground, anvil: Anvil) -> None:
     key_file, market_file = ground.folder / "key", ground.folder / "market.json"
-    key_file.write_text(ground.cast.with_role("client")[3].private_key)
+    key_file.write_text(ground.wallets.with_role("client")[3].private_key)
     key_file.chmod(0o600)
     terms = ground.terms.as_json()
     models = [{"id": m.model_id, "name": m.name} for m in ground.terms.models]
@@ -288,7 +288,7 @@ def test_contract_refusal_is_explained_by_its_error_name(ground: Ground) -> None
     jobs = Contract("JobRegistry", "0x" + book.job_registry.hex())
     with pytest.raises(Fatal, match=r"too dear: the contract would reject the call: FeeTooHigh\(\)"):
         ground.send(ground.deployer, ContractCall("too dear", jobs.address, jobs.calldata("setFees", 2001, 0)))
-    stranger = key_of(ground.cast.with_role("client")[1])
+    stranger = key_of(ground.wallets.with_role("client")[1])
     with pytest.raises(Fatal, match=rf"OwnableUnauthorizedAccount\({stranger.address}\)"):
         ground.send(stranger, ContractCall("not mine", jobs.address, jobs.calldata("pause")))
 

@@ -14,7 +14,7 @@ from common.address_book import AddressBook
 from coordinatord.market.actions import ADMIN_COMMANDS
 from coordinatord.market.contracts import Contract
 from coordinatord.market.node import connect
-from devnet.accounts import Cast
+from devnet.accounts import DevWallets
 from devnet.pins import PinStoreService
 from devnet.ports import pick_free
 from tests.integration.coordinatord.market.ground import PUBLIC_CHAIN, issued_token, key_of, public_chain, rpc, send
@@ -48,26 +48,26 @@ class Shell:
 @pytest.mark.long
 @pytest.mark.timeout(400)  # starts a program about twenty times
 def test_page_leads_an_operator_to_an_accepted_market(
-    tmp_path: Path, cast: Cast, database_url: str, pin_store: PinStoreService
+    tmp_path: Path, wallets: DevWallets, database_url: str, pin_store: PinStoreService
 ) -> None:
     folder = tmp_path / "operator"
     folder.mkdir()
-    owner, relayer = cast.with_role("client")[1], cast.with_role("relayer")[0]
+    owner, relayer = wallets.with_role("client")[1], wallets.with_role("relayer")[0]
     with public_chain(tmp_path) as url, connect(url) as node:
-        token = issued_token(node, cast)
+        token = issued_token(node, wallets)
         shell = Shell(
             folder,
             {
                 "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
                 **{"RPC_URL": url, "SIGNER_URL": url, "CHAIN_ID": str(PUBLIC_CHAIN), "TOKEN": token},
-                **{"OWNER": owner.address, "TREASURY": cast.treasury.address, "RELAYER": relayer.address},
+                **{"OWNER": owner.address, "TREASURY": wallets.treasury.address, "RELAYER": relayer.address},
                 **{"DATABASE_URL": database_url, "RELAYER_KEY": relayer.private_key, "PGSSLMODE": "disable"},
                 **{"PORT": str(pick_free()), "METRICS_PORT": "0"},  # other coordinators use the default ports
                 **{"PIN_STORE_ENDPOINT": pin_store.endpoint, "PIN_STORE_BUCKET": pin_store.bucket},
                 **{"PIN_STORE_KEY": pin_store.key, "PIN_STORE_SECRET": pin_store.secret},
             },
         )
-        printed = follow(shell, node, cast)
+        printed = follow(shell, node, wallets)
         book = AddressBook.parse((folder / "addresses.json").read_bytes())
     assert printed["coordinatord check"].splitlines()[-1].startswith("nothing is wrong")
     assert "WRONG" not in "".join(printed.values())
@@ -79,7 +79,7 @@ def test_page_leads_an_operator_to_an_accepted_market(
     assert (folder / "deployer.json").stat().st_mode & 0o077 == 0
 
 
-def follow(shell: Shell, node: Web3, cast: Cast) -> dict[str, str]:
+def follow(shell: Shell, node: Web3, wallets: DevWallets) -> dict[str, str]:
     """Follow the page from its first block to its last. Return the output of each command of interest. Between blocks,
     do what the page expects of other people: send funds, register a provider."""
     variables, deployer, *rest = blocks_of(PAGE)
@@ -90,7 +90,7 @@ def follow(shell: Shell, node: Web3, cast: Cast) -> dict[str, str]:
         if "list-provider" in block:
             registry = AddressBook.parse((shell.folder / "addresses.json").read_bytes()).provider_registry
             register = Contract("ProviderRegistry", "0x" + registry.hex()).build_call("register", "register")
-            send(node, key_of(cast.with_role("provider")[0]), register, chain_id=PUBLIC_CHAIN)
+            send(node, key_of(wallets.with_role("provider")[0]), register, chain_id=PUBLIC_CHAIN)
         output = shell.run(block)
         for command in ("coordinatord check", "market status", "market verify", "market deploy", "market new-key"):
             if command in block:

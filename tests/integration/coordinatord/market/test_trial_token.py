@@ -15,7 +15,7 @@ from tests.integration.coordinatord.market.ground import SPAN, Ground
 
 def command(ground: Ground, url: str, *more: str) -> list[str]:
     key = ground.folder / "deployer.key"
-    key.write_text(ground.cast.with_role("client")[3].private_key + "\n")
+    key.write_text(ground.wallets.with_role("client")[3].private_key + "\n")
     key.chmod(0o600)
     line = ["deploy-test-token", "--rpc-url", url, "--key-file", str(key)]
     return [*line, "--confirmations", "1", "--poll", "0.02", *more]

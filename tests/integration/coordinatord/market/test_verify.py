@@ -101,7 +101,7 @@ def test_status_tells_every_fact_to_people_and_to_programs(ground: Ground) -> No
     market = read_market(ground.node, book, SPAN, lambda _: None)
     rows = status.fact_rows(market, book)
     text, document = status.as_text(market, rows), json.loads(status.as_json(market, rows))
-    for said in ("lab/words", ground.heir.address, "1234 (0.001234)", "60, 3600", ground.cast.treasury.address):
+    for said in ("lab/words", ground.heir.address, "1234 (0.001234)", "60, 3600", ground.wallets.treasury.address):
         assert said in text
     assert [model["model_id"] for model in document["models"]] == [7, 9]
     facts = {fact["what"]: fact for fact in document["facts"]}

@@ -126,7 +126,7 @@ async def test_snapshot_overtaken_on_its_way_is_superseded(
 async def test_transaction_that_published_nothing_is_retryable(
     provider: Party, stage: Stage, provider_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    anvil, somebody = stage.world.anvil, stage.world.cast.admin.address
+    anvil, somebody = stage.world.anvil, stage.world.wallets.admin.address
     sent = await anvil.call("eth_sendTransaction", {"from": somebody, "to": somebody})
     block = await anvil.call("eth_blockNumber")
     relay_ends.ending(monkeypatch, lambda: RelayMined(bytes.fromhex(sent[2:]), int(block, 16)))

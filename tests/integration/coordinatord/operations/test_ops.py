@@ -10,7 +10,7 @@ import pytest
 from common.eip712 import struct_hash
 from common.messages.jobs import Order
 from common.scalars import base64_of, hex_of
-from devnet.contracts import connected, contract_at
+from devnet.contracts import connect_to_chain, contract_at
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.scene import relay_ends
 from tests.integration.coordinatord.scene.faults import status, unreachable
@@ -299,9 +299,9 @@ async def all_run(provider: Party, ops: list[Body], limiter: anyio.CapacityLimit
 
 
 async def with_room_for_claims(stage: Stage, provider: Party, jobs: int) -> None:
-    market, admin = stage.world.market, stage.world.cast.admin.address
+    market, admin = stage.world.market, stage.world.wallets.admin.address
     (operator,) = [one for one in market.provider_ids if one.lower() == provider.address]
-    async with connected(stage.world.anvil.rpc_url) as chain:
+    async with connect_to_chain(stage.world.anvil.rpc_url) as chain:
         registry = contract_at(chain, "ProviderRegistry", market.providers)
         now = (await chain.web3.eth.get_block("latest"))["timestamp"] + 1
         await chain.send(registry, operator, "requestCapacity", 2 * jobs, now, b"")

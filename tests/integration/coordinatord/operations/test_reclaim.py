@@ -7,7 +7,7 @@ import pytest
 from common.secp256k1 import Wallet
 from coordinatord.api.provider_ops.reclaimer import ReclaimWorker
 from coordinatord.chain.relayer.relaying import RelayMined
-from devnet.accounts import Cast
+from devnet.accounts import DevWallets
 from devnet.world import World
 from tests.integration.coordinatord.relayer.ops import Ops, raw, signer
 from tests.integration.coordinatord.relayer.running import Stage, stage
@@ -23,9 +23,9 @@ def ops(world: World) -> Ops:
 
 
 @pytest.fixture
-async def on(world: World, database_url: str, cast: Cast, ops: Ops) -> AsyncIterator[Stage]:
+async def on(world: World, database_url: str, wallets: DevWallets, ops: Ops) -> AsyncIterator[Stage]:
     async with stage(database_url, world.anvil.rpc_url, index=ops.book) as running:
-        running.start(signer(cast.with_role("relayer")[0]))
+        running.start(signer(wallets.with_role("relayer")[0]))
         yield running
 
 
@@ -42,9 +42,9 @@ async def pass_sla(world: World) -> None:
 
 
 async def test_a_claimed_job_past_its_window_is_reclaimed_and_no_other(
-    world: World, on: Stage, ops: Ops, cast: Cast
+    world: World, on: Stage, ops: Ops, wallets: DevWallets
 ) -> None:
-    client, provider = signer(cast.with_role("client")[0]), signer(cast.with_role("provider")[0])
+    client, provider = signer(wallets.with_role("client")[0]), signer(wallets.with_role("provider")[0])
     overdue = await claimed_job(on, ops, client, provider)
     await pass_sla(world)
     fresh = await claimed_job(on, ops, client, provider)
@@ -54,8 +54,8 @@ async def test_a_claimed_job_past_its_window_is_reclaimed_and_no_other(
     assert await on.fetchval("select state from jobs where job_id = $1", fresh) == 1
 
 
-async def test_looking_twice_queues_one_reclaim(world: World, on: Stage, ops: Ops, cast: Cast) -> None:
-    client, provider = signer(cast.with_role("client")[0]), signer(cast.with_role("provider")[0])
+async def test_looking_twice_queues_one_reclaim(world: World, on: Stage, ops: Ops, wallets: DevWallets) -> None:
+    client, provider = signer(wallets.with_role("client")[0]), signer(wallets.with_role("provider")[0])
     overdue = await claimed_job(on, ops, client, provider)
     await pass_sla(world)
     await on.until("select block_time > $1 + claimed_at from index_position, jobs where job_id = $2", SLA, overdue)

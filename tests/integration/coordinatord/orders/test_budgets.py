@@ -10,7 +10,7 @@ from eth_account import Account
 
 from common.scalars import base64_of
 from coordinatord.base.metrics import REGISTRY
-from devnet.contracts import connected, contract_at
+from devnet.contracts import connect_to_chain, contract_at
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.new_wallets import fund, wallet_with
 from tests.integration.coordinatord.scene.party import Body, Party
@@ -120,7 +120,7 @@ async def test_unlisted_provider_has_a_small_budget(stage: Stage, provider: Part
     secret = secrets.token_bytes(32)
     unlisted = await wallet_with(stage, 0, secret)
     await stage.world.anvil.call("anvil_setBalance", unlisted.address, hex(10**18))
-    async with connected(stage.world.anvil.rpc_url) as chain:
+    async with connect_to_chain(stage.world.anvil.rpc_url) as chain:
         account: Any = Account.from_key(secret)
         registry = contract_at(chain, "ProviderRegistry", stage.world.market.providers)
         built = await registry.functions.register().build_transaction({"from": account.address, "nonce": 0})

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from common.scalars import base64_of
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.relayer import worker
-from devnet.contracts import connected, contract_at
+from devnet.contracts import connect_to_chain, contract_at
 from devnet.world import World
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage, until
@@ -29,19 +29,19 @@ def stage_settings() -> dict[str, object]:
 @pytest.fixture
 async def granted(world: World) -> AsyncIterator[GRANT]:
     """Grant or revoke the relayer's role in every registry."""
-    book, relayer = world.market.address_book, world.cast.with_role("relayer")[0].address
-    async with connected(world.anvil.rpc_url) as chain:
+    book, relayer = world.market.address_book, world.wallets.with_role("relayer")[0].address
+    async with connect_to_chain(world.anvil.rpc_url) as chain:
 
         async def grant(allowed: bool) -> None:
             for name in ("jobRegistry", "providerRegistry", "askRegistry"):
                 contract = contract_at(chain, name[0].upper() + name[1:], book[name])
-                await chain.send(contract, world.cast.admin.address, "setRelayer", relayer, allowed)
+                await chain.send(contract, world.wallets.admin.address, "setRelayer", relayer, allowed)
 
         yield grant
 
 
 def role_metric(world: World) -> float | None:
-    account = world.cast.with_role("relayer")[0].address.lower()
+    account = world.wallets.with_role("relayer")[0].address.lower()
     return REGISTRY.get_sample_value("coordinatord_relayer_role", {"account": account})
 
 

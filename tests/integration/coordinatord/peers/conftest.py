@@ -59,13 +59,13 @@ async def served(
 
 @pytest.fixture
 def owner(served: Served) -> Party:
-    return served.party(served.world.cast.with_role("client")[0])
+    return served.party(served.world.wallets.with_role("client")[0])
 
 
 @pytest.fixture
 async def seller(served: Served) -> Party:
     """A registered, listed and signed-in provider."""
-    party = served.party(served.world.cast.with_role("provider")[0])
+    party = served.party(served.world.wallets.with_role("provider")[0])
     await party.sign_in("provider")
     return party
 

@@ -30,7 +30,7 @@ def served_settings() -> dict[str, object]:
 
 async def _prepared(served: Served, owner: Party, seller: Party) -> dict[str, Any]:
     """Return validly signed requests by operation, in the order in which they succeed, and ids of existing objects."""
-    provider = served.world.market.provider_ids[served.world.cast.with_role("provider")[0].address]
+    provider = served.world.market.provider_ids[served.world.wallets.with_role("provider")[0].address]
     await owner.sign_in()
 
     def each(bodies: list[Body], *status: int, ids: list[str] | None = None) -> list[dict[str, Any]]:

@@ -56,8 +56,8 @@ async def _signed_in(served: Served, signing: _Signing, role: str) -> dict[str, 
 
 async def test_ops_signed_by_a_library_are_mined(served: Served, signer: Library, held: Callable[[str], None]) -> None:
     chain = (await served.http.get("/evm/chain")).json()
-    cast = served.world.cast
-    buyer, seller = (_Signing(signer, chain, cast.with_role(role)[0]) for role in ("client", "provider"))
+    wallets = served.world.wallets
+    buyer, seller = (_Signing(signer, chain, wallets.with_role(role)[0]) for role in ("client", "provider"))
     book = served.config.addresses
     owner = bytes.fromhex(buyer.wallet.address[2:])
     container = seal(PublicKey(seller.wallet.box_key), book.chain_id, book.job_registry, owner, b"sealed")

@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 from common.secp256k1 import Wallet
-from devnet.accounts import Cast
+from devnet.accounts import DevWallets
 from devnet.anvil import Anvil
 from devnet.market import DevnetMarket
 from devnet.world import World
@@ -37,15 +37,15 @@ def ops(world: World) -> Ops:
 
 
 @pytest.fixture
-def relayer_wallet(cast: Cast) -> Wallet:
-    return signer(cast.with_role("relayer")[0])
+def relayer_wallet(wallets: DevWallets) -> Wallet:
+    return signer(wallets.with_role("relayer")[0])
 
 
 @pytest.fixture
-def client(cast: Cast) -> Wallet:
-    return signer(cast.with_role("client")[0])
+def client(wallets: DevWallets) -> Wallet:
+    return signer(wallets.with_role("client")[0])
 
 
 @pytest.fixture
-def provider(cast: Cast, market: DevnetMarket) -> Wallet:
-    return signer(cast.with_role("provider")[0])
+def provider(wallets: DevWallets, market: DevnetMarket) -> Wallet:
+    return signer(wallets.with_role("provider")[0])

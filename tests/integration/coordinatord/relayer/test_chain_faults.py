@@ -116,7 +116,7 @@ async def test_after_a_reorg_an_op_waits_for_its_dependency(
         relaying = first.start(relayer_wallet)
         assert isinstance(await first.relaying.relay(post), RelayMined)
         relaying.cancel()
-        second.start(signer(world.cast.with_role("relayer")[1]))
+        second.start(signer(world.wallets.with_role("relayer")[1]))
         assert isinstance(await second.relaying.relay(ops.claim(provider, post.subject)), RelayMined)
         with proxy.fault(HttpStatus("eth_sendRawTransaction", 503)):
             first.start(relayer_wallet)
@@ -146,7 +146,7 @@ async def test_op_waits_for_an_account_unaware_of_the_reorg(
         first = on.start(relayer_wallet)
         assert isinstance(await on.relaying.relay(post), RelayMined)
         first.cancel()  # it sees nothing until it runs again
-        on.start(signer(world.cast.with_role("relayer")[1]))
+        on.start(signer(world.wallets.with_role("relayer")[1]))
         if handed_over == "before the reorg":
             assert isinstance(await on.relaying.relay(claim), RelayMined)
             await world.anvil.call("anvil_reorg", 2, [])
@@ -209,7 +209,7 @@ async def test_reverted_shared_transaction_is_split(
     """The account has lost its role. Shared transactions revert, but any account may send the ops individually."""
     outcomes: list[object] = []
     call = selector("setRelayer(address,bool)") + encode(address(relayer_wallet.address), boolean(False))
-    admin, registry = world.cast.admin.address, world.market.providers
+    admin, registry = world.wallets.admin.address, world.market.providers
     await world.anvil.call("eth_sendTransaction", {"from": admin, "to": registry, "data": hexed(call)})
     async with stage(database_url, world.anvil.rpc_url) as on:
         async with anyio.create_task_group() as callers:

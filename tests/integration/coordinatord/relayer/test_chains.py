@@ -68,7 +68,7 @@ async def nothing_wrong(on: Stage) -> None:
 async def provider_is_unlisted(world: World, provider: Wallet) -> None:
     operator = next(one for one in world.market.provider_ids if one.lower() == hexed(provider.address))
     call = selector("setListed(uint32,bool)") + encode(uint(world.market.provider_ids[operator]), boolean(False))
-    await ahead_of_the_relayer(world.anvil, world.cast.admin.address, world.market.providers, call)
+    await ahead_of_the_relayer(world.anvil, world.wallets.admin.address, world.market.providers, call)
 
 
 async def test_post_claim_and_settle_share_one_transaction(
@@ -127,7 +127,7 @@ async def test_rival_claim_and_early_settle_delay_no_other_op(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
     job = Job.of(ops, client, provider)
-    rival = ops.claim(signer(world.cast.with_role("provider")[1]), job.post.subject)
+    rival = ops.claim(signer(world.wallets.with_role("provider")[1]), job.post.subject)
     rival = attrs.evolve(rival, dedupe=b"rival")
     early = Job.of(ops, client, provider)
     async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
@@ -293,7 +293,7 @@ async def test_an_op_waits_for_one_that_another_account_has_signed(
         await queue(on, [job.post])
         await on.until(BROADCAST, 1)
         first.cancel()
-        on.start(signer(world.cast.with_role("relayer")[1]))
+        on.start(signer(world.wallets.with_role("relayer")[1]))
         await queue(on, [job.claim])
         looked = proxy.seen("eth_estimateGas")
         while proxy.seen("eth_estimateGas") < looked + 2:  # noqa: ASYNC110 - two rounds have looked at it

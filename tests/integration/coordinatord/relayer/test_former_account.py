@@ -7,7 +7,7 @@ from common.secp256k1 import Wallet
 from coordinatord.chain.relayer.relaying import RelayMined
 from coordinatord.chain.relayer.transactions_sql import read_account_uses
 from coordinatord.run.drain import drain
-from devnet.accounts import Cast
+from devnet.accounts import DevWallets
 from devnet.anvil import CHAIN_ID
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand, until_pooled
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_replaced_account_is_followed_to_its_end(
-    *, world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, cast: Cast, client: Wallet
+    *, world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, wallets: DevWallets, client: Wallet
 ) -> None:
-    successor = signer(cast.with_role("relayer")[1])
+    successor = signer(wallets.with_role("relayer")[1])
     outcomes: list[object] = []
     async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
         relaying = on.start(relayer_wallet)

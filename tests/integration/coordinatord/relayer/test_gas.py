@@ -12,7 +12,7 @@ from coordinatord.chain.relayer.outbox_sql import NewRelay, RelayKind
 from coordinatord.chain.rpc.client import decode_quantity
 from coordinatord.storage.database.connections import Connection
 from devnet.anvil import BLOCK_GAS_LIMIT
-from devnet.contracts import connected, contract_at
+from devnet.contracts import connect_to_chain, contract_at
 from devnet.world import World
 from tests.integration.coordinatord.relayer.ops import Ops, hexed, signer
 from tests.integration.coordinatord.relayer.running import Stage, stage
@@ -55,17 +55,17 @@ async def relayed_at_once(on: Stage, relays: Sequence[NewRelay]) -> list[Used]:
 
 
 async def with_room_for_many_claims(world: World, operator: str) -> None:
-    async with connected(world.anvil.rpc_url) as chain:
+    async with connect_to_chain(world.anvil.rpc_url) as chain:
         registry = contract_at(chain, "ProviderRegistry", world.market.providers)
         now = (await chain.web3.eth.get_block("latest"))["timestamp"] + 1
         await chain.send(registry, operator, "requestCapacity", 1000, now, b"")
-        await chain.send(registry, world.cast.admin.address, "setCeiling", world.market.provider_ids[operator], 1000)
+        await chain.send(registry, world.wallets.admin.address, "setCeiling", world.market.provider_ids[operator], 1000)
 
 
 async def test_a_full_relay_is_one_transaction_within_the_plan(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
-    await with_room_for_many_claims(world, world.cast.with_role("provider")[0].address)
+    await with_room_for_many_claims(world, world.wallets.with_role("provider")[0].address)
     async with stage(database_url, world.anvil.rpc_url) as on:
         on.start(relayer_wallet)
         posts = [ops.post(client) for _ in range(MANY)]
@@ -107,9 +107,9 @@ async def test_starved_relay_is_resent_with_more_gas(
 async def test_relays_fit_after_an_admin_raises_token_gas(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
-    async with connected(world.anvil.rpc_url) as chain:
+    async with connect_to_chain(world.anvil.rpc_url) as chain:
         registry = contract_at(chain, "JobRegistry", world.market.jobs)
-        await chain.send(registry, world.cast.admin.address, "setTokenGas", 1_500_000)
+        await chain.send(registry, world.wallets.admin.address, "setTokenGas", 1_500_000)
     async with stage(database_url, world.anvil.rpc_url) as on:
         on.start(relayer_wallet)
         posts = [ops.post(client) for _ in range(16)]
@@ -123,7 +123,7 @@ async def test_relays_fit_after_an_admin_raises_token_gas(
 async def test_chains_are_one_transaction_within_the_plan(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
-    await with_room_for_many_claims(world, world.cast.with_role("provider")[0].address)
+    await with_room_for_many_claims(world, world.wallets.with_role("provider")[0].address)
     async with stage(database_url, world.anvil.rpc_url) as on:
         on.start(relayer_wallet)
         posts = [ops.post(client) for _ in range(MANY // 3)]
@@ -144,8 +144,10 @@ async def test_ops_of_many_wallets_fit_the_plan(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet
 ) -> None:
     """Each client and each provider has separate storage slots, and the first access of each is expensive."""
-    providers, clients = ([signer(wallet) for wallet in world.cast.with_role(role)] for role in ("provider", "client"))
-    for wallet in world.cast.with_role("provider"):
+    providers, clients = (
+        [signer(wallet) for wallet in world.wallets.with_role(role)] for role in ("provider", "client")
+    )
+    for wallet in world.wallets.with_role("provider"):
         await with_room_for_many_claims(world, wallet.address)
     async with stage(database_url, world.anvil.rpc_url) as on:
         on.start(relayer_wallet)

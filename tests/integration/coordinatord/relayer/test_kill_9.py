@@ -9,7 +9,7 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.chain.relayer.relaying import RelayMined
-from devnet.accounts import Cast
+from devnet.accounts import DevWallets
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand, pooled, until_pooled
 from tests.integration.coordinatord.relayer.ops import Ops
@@ -63,8 +63,8 @@ class Scene:
 
 
 @pytest.fixture
-def key(cast: Cast) -> str:
-    return cast.with_role("relayer")[0].private_key
+def key(wallets: DevWallets) -> str:
+    return wallets.with_role("relayer")[0].private_key
 
 
 @pytest.fixture

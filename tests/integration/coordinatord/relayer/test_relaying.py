@@ -9,7 +9,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer import outbox_sql
 from coordinatord.chain.relayer.outbox_sql import Priority, Queued
 from coordinatord.chain.relayer.relaying import RefusedByChain, RelayBusy, RelayMined
-from devnet.accounts import Cast
+from devnet.accounts import DevWallets
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import Ops, signer
@@ -173,7 +173,7 @@ async def test_a_relay_that_nobody_takes_times_out_and_is_never_signed(
 
 
 async def test_two_accounts_share_one_outbox(
-    world: World, database_url: str, ops: Ops, client: Wallet, cast: Cast
+    world: World, database_url: str, ops: Ops, client: Wallet, wallets: DevWallets
 ) -> None:
     outcomes: list[object] = []
     async with stage(database_url, world.anvil.rpc_url, coalesce_max=2) as on:
@@ -185,7 +185,7 @@ async def test_two_accounts_share_one_outbox(
             for _ in range(60):
                 callers.start_soon(relay)
             await on.until("select count(*) = 60 from relays")
-            for wallet in cast.with_role("relayer"):
+            for wallet in wallets.with_role("relayer"):
                 on.start(signer(wallet))
         assert [type(outcome) for outcome in outcomes] == [RelayMined] * 60
         async with on.database.connection() as connection:

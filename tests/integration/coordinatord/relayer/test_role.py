@@ -7,8 +7,8 @@ from eth_utils.address import to_checksum_address
 from common.secp256k1 import Wallet
 from coordinatord.chain.relayer.relaying import RelayMined
 from coordinatord.chain.relayer.role import relayer_role_of
-from devnet.accounts import Cast
-from devnet.contracts import MarketChain, connected, contract_at
+from devnet.accounts import DevWallets
+from devnet.contracts import MarketChain, connect_to_chain, contract_at
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand, until_pooled
 from tests.integration.coordinatord.relayer.ops import Ops, signer
@@ -25,15 +25,15 @@ def checksum(account: bytes) -> str:
 async def set_role(chain: MarketChain, world: World, account: bytes, allowed: bool) -> None:
     for name, address in (("JobRegistry", world.market.jobs), ("ProviderRegistry", world.market.providers)):
         await chain.send(
-            contract_at(chain, name, address), world.cast.admin.address, "setRelayer", checksum(account), allowed
+            contract_at(chain, name, address), world.wallets.admin.address, "setRelayer", checksum(account), allowed
         )
 
 
 async def test_account_without_role_leaves_posts_to_another(
-    world: World, database_url: str, ops: Ops, client: Wallet, cast: Cast
+    world: World, database_url: str, ops: Ops, client: Wallet, wallets: DevWallets
 ) -> None:
-    without, other = (signer(account) for account in cast.with_role("relayer")[:2])
-    async with connected(world.anvil.rpc_url) as chain, stage(database_url, world.anvil.rpc_url) as on:
+    without, other = (signer(account) for account in wallets.with_role("relayer")[:2])
+    async with connect_to_chain(world.anvil.rpc_url) as chain, stage(database_url, world.anvil.rpc_url) as on:
         await set_role(chain, world, without.address, False)
         role = relayer_role_of(ops.book, without.address)
         on.start(without, role)
@@ -53,10 +53,10 @@ async def test_account_without_role_leaves_posts_to_another(
 async def test_posts_reverted_by_role_loss_are_mined_later(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
-    async with connected(world.anvil.rpc_url) as chain, stage(database_url, world.anvil.rpc_url) as on:
+    async with connect_to_chain(world.anvil.rpc_url) as chain, stage(database_url, world.anvil.rpc_url) as on:
         jobs = contract_at(chain, "JobRegistry", world.market.jobs)
         revoking = {
-            "from": world.cast.admin.address,
+            "from": world.wallets.admin.address,
             "to": world.market.jobs,
             "data": jobs.encode_abi("setRelayer", args=[checksum(relayer_wallet.address), False]),
             "gas": hex(200_000),

@@ -51,7 +51,7 @@ print("0x" + told.sign(Wallet(bytes.fromhex(Path(sys.argv[1]).read_text()))).raw
 
 @pytest.fixture
 def key(world: World) -> str:
-    return world.cast.with_role("relayer")[0].private_key.removeprefix("0x")
+    return world.wallets.with_role("relayer")[0].private_key.removeprefix("0x")
 
 
 def private(path: Path, text: str) -> Path:
@@ -78,7 +78,7 @@ def by_program(tmp_path: Path, key: str, world: World) -> dict[str, object]:
     script, held = private(tmp_path / "sign.py", PROGRAM), private(tmp_path / "key", key)
     return {
         "RELAYER_SIGNER_COMMAND": f"{sys.executable} '{script}' '{held}'",
-        "RELAYER_ACCOUNT": world.cast.with_role("relayer")[0].address,
+        "RELAYER_ACCOUNT": world.wallets.with_role("relayer")[0].address,
         "signer_timeout_s": 30,
     }
 
@@ -87,7 +87,7 @@ def by_http(_tmp_path: Path, _key: str, world: World) -> dict[str, object]:
     """The node, which has its accounts' keys, acts as the HTTP signer: its method and response match."""
     return {
         "RELAYER_SIGNER_URL": world.anvil.rpc_url,
-        "RELAYER_ACCOUNT": world.cast.with_role("relayer")[0].address,
+        "RELAYER_ACCOUNT": world.wallets.with_role("relayer")[0].address,
     }
 
 
@@ -126,7 +126,7 @@ async def signing_over(
 ) -> AsyncIterator[tuple[Stage, RpcProxy, AccountSigner]]:
     """Put the signer behind a proxy, separate from the node."""
     async with rpc_proxy(world.anvil.rpc_url) as proxy:
-        account = world.cast.with_role("relayer")[0].address
+        account = world.wallets.with_role("relayer")[0].address
         given = {"RELAYER_SIGNER_URL": proxy.url, "RELAYER_ACCOUNT": account, "signer_timeout_s": 1}
         async with (
             open_signer(configured(world, database_url, **given)) as signer,

@@ -9,7 +9,7 @@ import attrs
 import httpx
 
 from common.box import PublicKey, SecretKey, open_sealed
-from common.container import open_with_dek
+from common.container import open_with_data_key
 from common.daemon.asgi import ASGIApp
 from common.escrow_evidence import mock_measurement
 from coordinatord.api.escrow.development import MockCustody, MockSettings
@@ -18,7 +18,7 @@ from coordinatord.api.escrow.hosting import Escrow
 from coordinatord.api.escrow.peer import Peer
 from coordinatord.run import app
 from coordinatord.run.dependencies import Dependencies
-from devnet.contracts import connected, contract_at
+from devnet.contracts import connect_to_chain, contract_at
 from devnet.world import World
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage
@@ -70,10 +70,10 @@ def custody_of(stage: Stage) -> MockCustody:
 
 async def allow(world: World, status: int = 1, release: int = RELEASE) -> None:
     """Set a release's status, as the market's admin does."""
-    async with connected(world.anvil.rpc_url) as chain:
+    async with connect_to_chain(world.anvil.rpc_url) as chain:
         providers = contract_at(chain, "ProviderRegistry", world.market.providers)
         measurement = mock_measurement(release)
-        await chain.send(providers, world.cast.admin.address, "setAllowlist", measurement, status, "{}")
+        await chain.send(providers, world.wallets.admin.address, "setAllowlist", measurement, status, "{}")
 
 
 async def announced(stage: Stage) -> PublicKey:
@@ -102,7 +102,7 @@ def released_key(answer: httpx.Response) -> bytes:
 
 def opened(answer: httpx.Response, container: bytes) -> bytes:
     """Return the payload, decrypted with the released key."""
-    return open_with_dek(released_key(answer), container)
+    return open_with_data_key(released_key(answer), container)
 
 
 def code(answer: httpx.Response) -> tuple[int, str | None]:

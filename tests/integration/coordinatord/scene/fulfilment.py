@@ -5,7 +5,7 @@ import base64
 import httpx
 
 from common.box import SecretKey, open_sealed
-from common.container import open_with_dek, open_with_secret
+from common.container import open_with_data_key, open_with_secret
 from common.envelope import Envelope, ResultBody
 from common.scalars import base64_of
 from common.sealed_result import seal_result
@@ -41,4 +41,4 @@ async def _opened(stage: Stage, provider: Party, account: DevWallet, job: str) -
     assert released.status_code == 200, released.text
     dek = open_sealed(response, base64.b64decode(released.json()["dek_sealed"]))
     assert dek is not None
-    return open_with_dek(dek, container)
+    return open_with_data_key(dek, container)

@@ -4,7 +4,7 @@ import secrets
 
 from common.box import SecretKey
 from common.secp256k1 import Wallet
-from devnet.contracts import connected, contract_at
+from devnet.contracts import connect_to_chain, contract_at
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage
 
@@ -18,7 +18,7 @@ async def wallet_with(stage: Stage, balance: int, secret: bytes | None = None) -
 
 
 async def fund(stage: Stage, party: Party, amount: int) -> None:
-    async with connected(stage.world.anvil.rpc_url) as chain:
+    async with connect_to_chain(stage.world.anvil.rpc_url) as chain:
         token = contract_at(chain, "DevToken", stage.world.market.token)
-        sender = stage.world.cast.with_role("client")[1].address
+        sender = stage.world.wallets.with_role("client")[1].address
         await chain.send(token, sender, "transfer", chain.web3.to_checksum_address(party.address), amount)

@@ -51,7 +51,7 @@ LIMITS: Final[dict[str, object]] = {
 
 def environment(world: World, database_url: str, **settings: object) -> dict[str, str]:
     """Return variables of a coordinator. Settings in lower case are its `Limits`."""
-    relayer = world.cast.with_role("relayer")[0]
+    relayer = world.wallets.with_role("relayer")[0]
     return {
         "ADDRESSES_JSON": json.dumps(world.market.address_book),
         "DATABASE_URL": database_url,

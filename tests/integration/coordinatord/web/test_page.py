@@ -80,7 +80,7 @@ async def market(world: World, database_url: str) -> AsyncIterator[Market]:
         def party(wallet: DevWallet) -> Party:
             return Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)
 
-        client, provider = party(world.cast.with_role("client")[0]), party(world.cast.with_role("provider")[0])
+        client, provider = party(world.wallets.with_role("client")[0]), party(world.wallets.with_role("provider")[0])
         await provider.sign_in("provider")
         yield Market(coordinator, client, provider, world, database_url, ports)
 
@@ -247,7 +247,7 @@ async def test_lines_to_buy_work_as_they_are_shown(market: Market, browser: Brow
     line = await browser.ask("text", ".lines pre")
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "SVC_WALLET_KEY": market.world.cast.with_role("client")[0].private_key,
+        "SVC_WALLET_KEY": market.world.wallets.with_role("client")[0].private_key,
     }
     printed = await anyio.to_thread.run_sync(
         lambda: subprocess.run(["/bin/sh", "-c", line], env=environment, capture_output=True, text=True, check=True)

@@ -31,7 +31,7 @@ async def scene(
     world: World, database_url: str, book: AddressBook, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Scene]:
     directory = tmp_path_factory.mktemp("provider")
-    hosting = {"ESCROW_MODE": "static", "OPERATOR_KEY": world.cast.operator.private_key}
+    hosting = {"ESCROW_MODE": "static", "OPERATOR_KEY": world.wallets.operator.private_key}
     async with staged(world, database_url, book, directory, **hosting) as (scene, http):
         escrow = bytes.fromhex((await http.get("/key")).json()["escrow_public_key"])
         yield attrs.evolve(scene, escrow=escrow)
@@ -51,7 +51,7 @@ async def sparse_scene(
 async def staged(
     world: World, database_url: str, book: AddressBook, directory: Path, **settings: object
 ) -> AsyncIterator[tuple[Scene, httpx.AsyncClient]]:
-    account = world.cast.demo_provider
+    account = world.wallets.demo_provider
     async with (
         running(
             environment(world, database_url, MATCH_LEASE_MS=1000, **settings), pick_free(), pick_free()
@@ -61,6 +61,6 @@ async def staged(
     ):
         client, provider = (
             Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, account.box_key)
-            for wallet in (world.cast.with_role("client")[0], account)
+            for wallet in (world.wallets.with_role("client")[0], account)
         )
         yield Scene(world, proxy, client, provider, account.box_key, database_url, book, directory), http

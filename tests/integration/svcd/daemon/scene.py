@@ -74,7 +74,7 @@ class Scene:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"PATH": os.environ["PATH"], **key_variables(self.world.cast.demo_provider)}
+        return {"PATH": os.environ["PATH"], **key_variables(self.world.wallets.demo_provider)}
 
     async def run(self, name: str) -> "subprocess.CompletedProcess[str]":
         """Run in a thread, because the proxy uses this loop."""
@@ -105,7 +105,7 @@ class Scene:
         self, word: str = "word", *, designated: bool = True, plaintext: bytes | None = None, **terms: int
     ) -> str:
         """Post a job of one word, for this provider or for all."""
-        provider_id = self.world.market.provider_ids[self.world.cast.demo_provider.address]
+        provider_id = self.world.market.provider_ids[self.world.wallets.demo_provider.address]
         recipient = PublicKey(self.client.box_key if designated else self.escrow)
         content = plaintext if plaintext is not None else self.envelope({"input": word})
         owner = self.client.wallet.address
@@ -125,7 +125,7 @@ class Scene:
 
     @property
     def result_key(self) -> PublicKey:
-        return PublicKey(self.world.cast.demo_provider.box_key)  # a key whose private half the tests have
+        return PublicKey(self.world.wallets.demo_provider.box_key)  # a key whose private half the tests have
 
     async def ended(self, job: str) -> dict[str, Any]:
         async def over() -> bool:
@@ -140,7 +140,7 @@ class Scene:
 
     async def opened(self, row: dict[str, Any]) -> ResultBody:
         sealed = (await self.client.http.get(f"{self.proxy.url}/ipfs/{row['result_cid']}")).content
-        from_secret = self.world.cast.demo_provider.box_secret
+        from_secret = self.world.wallets.demo_provider.box_secret
         raw = bytes.fromhex(row["id"][2:])
         return ResultBody.parse(
             open_result(SecretKey(from_secret), self.book.chain_id, self.book.job_registry, raw, sealed)

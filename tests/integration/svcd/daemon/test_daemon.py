@@ -20,7 +20,7 @@ async def test_jobs_are_settled_and_shutdown_withdraws_asks(scene: Scene) -> Non
         assert f"\nright    {line}" in f"\n{checked.stdout}"
     identity = await scene.run("identity")
     assert (identity.returncode, identity.stderr) == (0, "")
-    assert hex_of(scene.world.cast.demo_provider.box_key) in identity.stdout
+    assert hex_of(scene.world.wallets.demo_provider.box_key) in identity.stdout
     base = f"http://127.0.0.1:{scene.metrics_port}"
     async with httpx.AsyncClient(base_url=base, trust_env=False) as daemon:
         with scene.daemon() as process:

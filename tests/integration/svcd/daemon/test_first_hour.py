@@ -26,7 +26,7 @@ from common.container import seal
 from common.envelope import Envelope
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
-from devnet.contracts import connected, contract_at
+from devnet.contracts import connect_to_chain, contract_at
 from devnet.ports import pick_free
 from devnet.world import World
 from tests.integration.svcd.daemon.conftest import staged
@@ -167,11 +167,11 @@ class FirstHour:
 
     async def admit(self) -> None:
         world = self.scene.world
-        async with connected(world.anvil.rpc_url) as chain:
+        async with connect_to_chain(world.anvil.rpc_url) as chain:
             registry = contract_at(chain, "ProviderRegistry", world.market.providers)
             provider_id = await registry.functions.providerIdOf(self._checksummed).call()
             for method, value in (("setListed", True), ("setCeiling", 64), ("setAllowAllModels", True)):
-                await chain.send(registry, world.cast.admin.address, method, provider_id, value)
+                await chain.send(registry, world.wallets.admin.address, method, provider_id, value)
 
     def start(self) -> None:
         command = [sys.executable, "-m", "svcd", "run", "--config", "provider/svcd.toml"]

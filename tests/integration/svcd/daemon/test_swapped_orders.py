@@ -40,7 +40,7 @@ async def test_order_swapped_before_its_block_costs_nothing(scene: Scene) -> Non
             warm_up = await scene.ended(await scene.post())
             assert warm_up["status"] == "completed", scene.log
             standing = await reputation(scene)
-            body = await client.paid(designated=world.market.provider_ids[world.cast.demo_provider.address])
+            body = await client.paid(designated=world.market.provider_ids[world.wallets.demo_provider.address])
             quoted = (await client.http.post("/v1/jobs", json=client.order())).json()["quote"]
             terms = FeeTerms(quoted["fee_bps"], int(quoted["gas_fee"]))
             answers = []
@@ -86,7 +86,7 @@ async def test_claim_after_the_swap_was_indexed_runs_nothing(scene: Scene) -> No
         assert (await scene.ended(await scene.post()))["status"] == "completed", scene.log
         (scene.directory / "reached").unlink()
         standing = await reputation(scene)
-        body = await client.paid(designated=world.market.provider_ids[world.cast.demo_provider.address])
+        body = await client.paid(designated=world.market.provider_ids[world.wallets.demo_provider.address])
         quoted = (await client.http.post("/v1/jobs", json=client.order())).json()["quote"]
         terms = FeeTerms(quoted["fee_bps"], int(quoted["gas_fee"]))
         answers: list[httpx.Response] = []
@@ -135,7 +135,7 @@ async def is_true(values: list[object]) -> bool:
 
 
 async def registered(scene: Scene) -> Body:
-    provider_id = scene.world.market.provider_ids[scene.world.cast.demo_provider.address]
+    provider_id = scene.world.market.provider_ids[scene.world.wallets.demo_provider.address]
     row: Body = (await scene.client.http.get(f"/evm/providers/{provider_id}")).json()
     return row
 

@@ -82,7 +82,7 @@ async def talking(
     scene: Scene, routes: TabRoutes, owner: TabTalker[Seller] | None = None
 ) -> AsyncIterator[TabTalker[Seller]]:
     """Post a tab, or continue one, and talk over these routes."""
-    account = scene.world.cast.demo_provider
+    account = scene.world.wallets.demo_provider
     mailbox = HttpMailbox(routes)
     if owner is None:
         provider_id = scene.world.market.provider_ids[account.address]

@@ -11,8 +11,8 @@ from common.address_book import AddressBook
 from common.box import PublicKey
 from common.daemon.secrets import Secret
 from common.domains import Domains
-from common.escrow import HandedKey, handover_content
 from common.escrow_evidence import mock_measurement, report_data
+from common.escrow_handover import HandedOverKey, handover_content
 from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.scalars import base64_of
 from coordinatord.api.escrow import peer
@@ -45,7 +45,7 @@ def handed(
 ) -> httpx.Response:
     """Return the answer of an honest peer, with the given changes."""
     public = PublicKey(bytes.fromhex(str(request["channel_pubkey"])))
-    signed = handover_content(3, [HandedKey(bytearray(SECRET), 7)])
+    signed = handover_content(3, [HandedOverKey(bytearray(SECRET), 7)])
     signature = signer.sign(HandoverKeys((channel or public).raw, asked_at, signed))
     sealed = seal_secret(public, signed + signature)
     return httpx.Response(200, json={"keys_sealed": base64_of(sealed), "key_count": 1, "holder_release": 3, **changed})

@@ -61,7 +61,7 @@ async def test_encoded_body_is_refused_unread() -> None:
 
 @pytest.mark.parametrize("part", [b"{}", b"1", b"[[]]", b'""'])
 async def test_body_with_too_many_parts_is_refused(part: bytes) -> None:
-    with pytest.raises(Refused, match="too many JSON values"):
+    with pytest.raises(Refused, match="at most 16384 JSON values"):
         await parse_body(b'{"a":[' + b",".join([part] * 20_000) + b"]}")
 
 

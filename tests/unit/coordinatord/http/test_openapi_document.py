@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from common.api import limits
-from common.api.words import MEMBER_TEXTS
+from common.api.member_texts import MEMBER_TEXTS
 from common.api.worked_order import ANY_SIGNATURE
 from coordinatord.api.orders.bodies import OrderBody, read_submission
 from coordinatord.http.openapi import build_openapi_document
@@ -128,7 +128,7 @@ def test_each_body_variant_is_named_with_its_members() -> None:
 def test_member_is_described_for_its_own_shape() -> None:
     shapes = DOCUMENT["components"]["schemas"]
     assert shapes["ProviderList"]["properties"]["providers"]["description"] == "providers by id"
-    assert "able ones first" in shapes["Why"]["properties"]["providers"]["description"]
+    assert "those that take the job come first" in shapes["Why"]["properties"]["providers"]["description"]
 
 
 def test_every_described_property_is_used() -> None:

@@ -1,4 +1,4 @@
-"""Checks of HTTP responses before their body is read: no content encoding, no oversized body.
+"""Check HTTP responses before reading the body: no content encoding, no oversized body.
 
 Two kilobytes of nested gzip expand to gigabytes, and HTTP libraries decompress before a size limit applies. Every
 client of this project therefore requests `identity` and rejects any other encoding.
@@ -16,7 +16,7 @@ _MAX_SHOWN_LENGTH: Final = 64
 
 
 def check_response_encoding(headers: Mapping[str, str]) -> None:
-    """Refuse a response with a content encoding. Call before reading the body. `headers` must ignore case."""
+    """Refuse a response with a content encoding. Call this before reading the body. `headers` must ignore case."""
     encoding = headers.get("content-encoding", "").strip()
     if encoding.lower() not in ("", "identity"):
         raise Refused(f"the response has the content encoding {to_printable_ascii(encoding)}; expected none")

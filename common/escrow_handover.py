@@ -1,12 +1,12 @@
-"""Encode and decode the message in which one escrow instance hands its keys to another, inside a sealed box.
+"""Encode and decode the message, sealed in a box, in which one escrow instance hands its keys to another.
 
     message    = content ‖ signature (65)
     content    = 0x01 ‖ release (2) ‖ count (2) ‖ count × generation (40)
     generation = X25519 secret (32) ‖ announced_from (8, Unix milliseconds)
 
-A sealed box does not identify its sender. The holder therefore signs the content as `HandoverKeys`, with the channel
-and the time of the request. An attacker on the network can neither replace the keys nor replay an earlier answer.
-All secrets in this module are bytearrays, which the caller can wipe.
+A sealed box does not identify its sender. The holder (the instance that hands over its keys) therefore signs the
+content as `HandoverKeys`, with the channel key and the time of the request. An attacker on the network can neither
+replace the keys nor replay an earlier message. All secrets in this module are bytearrays, which the caller can wipe.
 """
 
 from collections.abc import Sequence
@@ -28,14 +28,14 @@ MAX_HANDOVER_BYTES: Final = _HEAD_LAYOUT.size + MAX_HANDOVER_KEYS * _GENERATION_
 
 
 @attrs.frozen(slots=True)
-class HandedKey:
+class HandedOverKey:
     """Secret key of an escrow, and the time from which the key is announced."""
 
     secret: bytearray = attrs.field(repr=lambda _: "<SECRET>")
     announced_from: int
 
 
-def handover_content(release: int, keys: Sequence[HandedKey]) -> bytearray:
+def handover_content(release: int, keys: Sequence[HandedOverKey]) -> bytearray:
     """Return the content that the holder signs. The message is this content followed by the signature."""
     if not 0 < len(keys) <= MAX_HANDOVER_KEYS:
         raise ValueError(f"a handover must have 1 to {MAX_HANDOVER_KEYS} keys, not {len(keys)}")
@@ -53,7 +53,7 @@ class Handover:
     """Handover message. The caller must verify that `signature` is the holder's signature over `content`."""
 
     release: int
-    keys: tuple[HandedKey, ...]
+    keys: tuple[HandedOverKey, ...]
     content: bytearray = attrs.field(repr=lambda _: "<SECRET>")
     signature: bytes
 
@@ -68,15 +68,15 @@ class Handover:
             raise _bad_handover("the message is too short")
         version, release, count = _HEAD_LAYOUT.unpack_from(message)
         if version != _VERSION:
-            raise _bad_handover(f"version {version} is not supported")
+            raise _bad_handover(f"its version must be {_VERSION}, not {version}")
         if count == 0 or end != _HEAD_LAYOUT.size + count * _GENERATION_BYTES:
-            raise _bad_handover(f"{len(message)} bytes do not hold {count} keys")
+            raise _bad_handover(f"{len(message)} bytes is the wrong length for {count} keys")
         keys = tuple(
-            HandedKey(message[start : start + KEY_BYTES], _TIME_LAYOUT.unpack_from(message, start + KEY_BYTES)[0])
+            HandedOverKey(message[start : start + KEY_BYTES], _TIME_LAYOUT.unpack_from(message, start + KEY_BYTES)[0])
             for start in range(_HEAD_LAYOUT.size, end, _GENERATION_BYTES)
         )
         return cls(release, keys, message[:end], bytes(message[end:]))
 
 
-def _bad_handover(why: str) -> Refused:
-    return Refused(f"the handover is malformed: {why}", code="bad_handover")
+def _bad_handover(reason: str) -> Refused:
+    return Refused(f"the handover is malformed: {reason}", code="bad_handover")

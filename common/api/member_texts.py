@@ -1,4 +1,4 @@
-"""Descriptions and examples of the members that mean the same in every body.
+"""Descriptions and examples of members with the same meaning in every body.
 
 The examples belong to the worked order (`docs/protocol/vectors.md`), and appear in `/openapi.json`. If a
 member means something else in a shape, the shape describes the member with `common.api.shapes.described`.
@@ -34,7 +34,7 @@ MEMBER_TEXTS: Final[Mapping[str, MemberText]] = {
     "rate_in": MemberText("price of 10^6 input units, in base units of the payment token", "100000"),
     "rate_out": MemberText("price of 10^6 output units, in base units of the payment token", "200000"),
     "units_in": MemberText("paid input units (text: one per four bytes of the input's canonical JSON)", "11"),
-    "units_out": MemberText("most output units to pay for (text: tokens; images and videos: pixels)", "64"),
+    "units_out": MemberText("maximum output units to pay for (text: tokens; images and videos: pixels)", "64"),
     "designated": MemberText("id of the only provider that may claim the job; 0 for an open bid", "2"),
     "expires_at": MemberText("last second in which the job can be claimed or cancelled, in Unix seconds", "1800003600"),
     "provider_id": MemberText("id of the provider in the provider registry; of a job, 0 until it is claimed", "2"),
@@ -69,7 +69,7 @@ MEMBER_TEXTS: Final[Mapping[str, MemberText]] = {
     "escrowed": MemberText("sum of the caps of these jobs, in base units of the payment token", "14"),
     "by_model": MemberText("the same sums for each ordered model"),
     # Quotes.
-    "cap": MemberText("most that the units can cost, in base units of the payment token", "14"),
+    "cap": MemberText("maximum price of the units, in base units of the payment token", "14"),
     "fee": MemberText("the market's share of the cap, in base units of the payment token", "0"),
     "gas_fee": MemberText("flat charge for relaying, in base units of the payment token", "2000"),
     "fee_bps": MemberText("the market's share in basis points (1/100 %)", 250),
@@ -100,8 +100,8 @@ MEMBER_TEXTS: Final[Mapping[str, MemberText]] = {
     "reputation": MemberText("reputation in whole points, 100 to 1000", "500"),
     "allow_all_models": MemberText("true if the provider may claim jobs of every model", False),
     "allowed_models": MemberText("ids of the models that the provider may claim if `allow_all_models` is false", ["1"]),
-    "capacity": MemberText("most jobs at once: max(1, reputation · min(requested, ceiling) / 1000)", "4"),
-    "requested": MemberText("jobs at once that the provider last requested (`request_capacity`)", "8"),
+    "capacity": MemberText("maximum concurrent jobs: max(1, reputation · min(requested, ceiling) / 1000)", "4"),
+    "requested": MemberText("concurrent jobs that the provider last requested (`request_capacity`)", "8"),
     "active_jobs": MemberText("claimed jobs that have not ended", "0"),
     "asks": MemberText("asks of listed providers"),
     "floors": MemberText("lowest rates by model and window; each rate is the lowest of its kind"),
@@ -150,7 +150,9 @@ MEMBER_TEXTS: Final[Mapping[str, MemberText]] = {
     "ct_hash": MemberText(
         "keccak256 of the container's ciphertext", "0xfb5624e8825d892b671a274b2890204d6ecbeab517e185b36c85049b51346499"
     ),
-    "response_pubkey": MemberText("X25519 key to which the answer is sealed, hex without 0x", worked_order.BOX_KEY[2:]),
+    "response_pubkey": MemberText(
+        "X25519 key to which the response is sealed, hex without 0x", worked_order.BOX_KEY[2:]
+    ),
     "dek_sealed": MemberText(
         "the payload's data key in base64, sealed to `response_pubkey` (80 bytes)", "AAAA" * 26 + "AAA="
     ),
@@ -158,18 +160,18 @@ MEMBER_TEXTS: Final[Mapping[str, MemberText]] = {
         "X25519 key to which the escrow keys are sealed, hex without 0x", worked_order.BOX_KEY[2:]
     ),
     "operator_signature": MemberText(
-        "HandoverAuth signature by an operator key that the holder accepts", worked_order.ANY_SIGNATURE
+        "HandoverAuth signature by an operator key that the instance with the keys accepts", worked_order.ANY_SIGNATURE
     ),
-    "keys_sealed": MemberText("the holder's escrow keys in base64, sealed to `channel_pubkey`", "AAAA" * 52),
+    "keys_sealed": MemberText("the escrow keys in base64, sealed to `channel_pubkey`", "AAAA" * 52),
     "key_count": MemberText("number of keys", 1),
-    "holder_release": MemberText("release of the holder's software", 1),
+    "holder_release": MemberText("release of the software of the instance that sent the keys", 1),
     # Ops and asks.
     "op": MemberText("name of the op"),
-    "n": MemberText("requested number of jobs at once", "8"),
+    "n": MemberText("requested number of concurrent jobs", "8"),
     "snapshot": MemberText("the signed prices"),
     "signed_at": MemberText("time of signing, in Unix seconds: newer than the latest snapshot", "1800000000"),
     "quotes": MemberText("asks, at most 64; asks that are not listed stay unchanged"),
-    "published": MemberText("true: the chain has the snapshot", True),
+    "published": MemberText("true: the snapshot is on the chain", True),
     "block_number": MemberText("block of the transaction", "44"),
     "raw": MemberText("revert data of an unknown error", NO_EXAMPLE),
     # Files and batches.
@@ -199,7 +201,7 @@ MEMBER_TEXTS: Final[Mapping[str, MemberText]] = {
     "cancelling_at": MemberText("time at which the owner requested the cancellation, in Unix seconds, or null", None),
     "cancelled_at": MemberText("time at which the cancelled batch had ended, in Unix seconds, or null", None),
     "request_counts": MemberText("number of lines by outcome"),
-    "errors": MemberText("why the input could not be read; null unless `status` is `failed`", None),
+    "errors": MemberText("reason why the input could not be read; null unless `status` is `failed`", None),
     "first_id": MemberText("id of the first object in `data`, or null", worked_order.BATCH_ID),
     "last_id": MemberText(
         "id of the last object in `data`, or null: send it as `after` while `has_more` is true", worked_order.BATCH_ID
@@ -211,7 +213,7 @@ MEMBER_TEXTS: Final[Mapping[str, MemberText]] = {
     "object": MemberText("kind of the object"),
     "data": MemberText("the objects"),
     # Readiness.
-    "ready": MemberText("true if the index is current enough to read", True),
+    "ready": MemberText("true if the index is current enough to answer reads", True),
     "cursor": MemberText("last indexed block, or null", "45"),
     "lag": MemberText("head_block − cursor, or null; negative if the node is behind the index", "0"),
 }
