@@ -17,12 +17,12 @@ from coordinatord.api.book.posted_jobs_sql import read_posted
 from coordinatord.api.book.provider_routes import ProviderRoutes
 from coordinatord.api.book.reads import IndexReads, MarketWindows
 from coordinatord.api.book.routes import BookRoutes
-from coordinatord.api.book.why import WhyReads
+from coordinatord.api.book.why import UnclaimedJobExplainer
 from coordinatord.api.escrow.hosting import Escrow
 from coordinatord.api.escrow.release import ClaimReader, ReleaseService
 from coordinatord.api.escrow.routes import EscrowRoutes, EscrowServices
+from coordinatord.api.events.connection_limits import ConnectionLimits
 from coordinatord.api.events.events_sql import read_current_events
-from coordinatord.api.events.places import Places
 from coordinatord.api.events.routes import EventRoutes
 from coordinatord.api.files.files import Uploads
 from coordinatord.api.files.routes import FileRoutes
@@ -35,12 +35,12 @@ from coordinatord.api.orders.submission import Submissions
 from coordinatord.api.orders.validation import OrderChecks
 from coordinatord.api.pages.routes import PageDataRoutes, PageRoutes
 from coordinatord.api.provider_ops.asks import AskPublisher
-from coordinatord.api.provider_ops.ops import Ops
+from coordinatord.api.provider_ops.ops import OpService
 from coordinatord.api.provider_ops.routes import OperationRoutes
 from coordinatord.api.provider_ops.shared_views import SharedViews
 from coordinatord.api.sessions.routes import SessionRoutes
 from coordinatord.api.sessions.sessions import SessionCache, SessionService
-from coordinatord.api.system.readiness import DeploymentReads, ReadinessCheck
+from coordinatord.api.system.readiness import DeploymentReader, ReadinessCheck
 from coordinatord.api.system.routes import StopFlag, SystemRoutes
 from coordinatord.api.tabs.routes import TabsRoutes
 from coordinatord.api.webhooks.endpoints import SealedSecrets, WebhookEndpoints
@@ -192,7 +192,7 @@ def compose(
     )
     market = Matchmaker(database, config.match_liveness_ms, config.match_candidates)
     submissions = Submissions(checks, market, dependencies.offered, containers, relaying)
-    ops = Ops(
+    ops = OpService(
         domains=domains,
         jobs=jobs,
         providers=providers,
@@ -216,20 +216,22 @@ def compose(
     hub = dependencies.events
     hub.watch(lambda _: reads.position.forget())  # reads after an event must include its changes
     hub.watch(waiting.on_events)
-    places = Places(limits.event_listeners, limits.event_listeners_per_caller)
+    connection_limits = ConnectionLimits(limits.event_listeners, limits.event_listeners_per_caller)
     polls = Polls(
         database,
         FundsChecker(PaymentToken(dependencies.rpc, book.paytoken), database),
         lease_ms=config.match_lease_ms,
         liveness=dependencies.liveness,
         waiting=waiting,
-        places=places,
+        connection_limits=connection_limits,
         offers=offers,
     )
-    why = WhyReads(reads, FundsChecker(PaymentToken(callers_rpc, book.paytoken), database), config.match_liveness_ms)
+    why = UnclaimedJobExplainer(
+        reads, FundsChecker(PaymentToken(callers_rpc, book.paytoken), database), config.match_liveness_ms
+    )
     endings = EndingFinder(database, jobs, config.getlogs_cap)
     cancels = CancelService(database, domains, jobs, posted, budgets, endings, relaying, system_clock)
-    deployment = DeploymentReads(book, jobs, windows, config.block_time_ms, config.gateway_url)
+    deployment = DeploymentReader(book, jobs, windows, config.block_time_ms, config.gateway_url)
     endpoints = Endpoints(
         system=SystemRoutes(readiness, deployment, stopping),
         handshake=SessionRoutes(sessions, book.chain_id),
@@ -243,16 +245,16 @@ def compose(
         batches=BatchRoutes(
             BatchService(database, config.file_retention_seconds, storage_budgets(config)),
             BatchPlanner(database, config.match_liveness_ms),
-            BatchEvents(hub, places, dependencies.notices),
+            BatchEvents(hub, connection_limits, dependencies.notices),
         ),
         events=EventRoutes(
             hub,
-            places,
+            connection_limits,
             BatchedReads(database.prepared_connection(), with_snapshot(read_current_events)),
             dependencies.progress,
             buckets,
         ),
-        tabs=TabsRoutes(dependencies.tabs, places),
+        tabs=TabsRoutes(dependencies.tabs, connection_limits),
         webhooks=WebhookRoutes(webhook_endpoints(config, database, PaymentToken(callers_rpc, book.paytoken))),
         history=PageDataRoutes(reads, database, config.match_liveness_ms),
         page=PageRoutes(),

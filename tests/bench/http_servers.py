@@ -114,7 +114,7 @@ async def _serve(name: str, port: int) -> None:
                 lease_ms=20_000,
                 liveness=Liveness(database, 15_000),
                 waiting=unused,
-                places=unused,
+                connection_limits=unused,
                 offers=unused,
             )
             routes = BookRoutes(reads, polls, unused, _UNLIMITED).routes()

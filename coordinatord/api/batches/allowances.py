@@ -61,7 +61,7 @@ class LineAllowances:
                 rooms[one.owner] -= 1
         return lines, allowances
 
-    async def allowances_for_requeue(self, connection: Connection, owners: Sequence[bytes]) -> dict[bytes, Allowance]:
+    async def read_requeue_allowances(self, connection: Connection, owners: Sequence[bytes]) -> dict[bytes, Allowance]:
         """Return the limits of owners with posts that were dropped before signing and will be queued again."""
         standings = await _read_standings(connection, owners)
         async with keep_transaction_open(connection):

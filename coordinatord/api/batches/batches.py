@@ -14,7 +14,7 @@ from common.api.fields import Choice, NestedObject, StringPairs, Text, body_fiel
 from common.refusal import Refused
 from coordinatord.api.batches import batches_sql
 from coordinatord.api.batches.batches_sql import BatchRow, NewBatch
-from coordinatord.api.batches.plan import WINDOWS, PlanBody, read_plan
+from coordinatord.api.batches.plan import BATCH_WINDOWS_S, PlanBody, read_plan
 from coordinatord.api.files import files_sql
 from coordinatord.api.files.files import ExpiresAfter
 from coordinatord.storage.database.connections import Connection, Database
@@ -22,7 +22,7 @@ from coordinatord.storage.database.snapshot_sql import Snapshot
 from coordinatord.storage.pins.storage_budgets import UNLIMITED, StorageBudgets
 
 Status = states.BatchStatus
-FoundBatch = tuple[Snapshot, BatchRow]
+BatchAtSnapshot = tuple[Snapshot, BatchRow]
 _MAX_ID_CHARACTERS: Final = 16_384  # an id may be any text; an unknown id is not found
 
 
@@ -62,7 +62,7 @@ class BatchBody:
 
     input_file_id: str = body_field(Text(_MAX_ID_CHARACTERS))
     endpoint: str = body_field(Choice(ENDPOINTS, "invalid_endpoint"))
-    completion_window: str = body_field(Choice(tuple(WINDOWS), "invalid_completion_window"))
+    completion_window: str = body_field(Choice(tuple(BATCH_WINDOWS_S), "invalid_completion_window"))
     metadata: Mapping[str, str] = body_field(_METADATA, optional=True, default={})
     output_expires_after: ExpiresAfter | None = body_field(
         NestedObject(ExpiresAfter),
@@ -92,7 +92,7 @@ class BatchService:
             endpoint=body.endpoint,
             input_file_id=body.input_file_id,
             completion_window=body.completion_window,
-            window_secs=WINDOWS[body.completion_window],
+            window_secs=BATCH_WINDOWS_S[body.completion_window],
             metadata=json.dumps(dict(body.metadata), ensure_ascii=False),
             idempotency_key=idempotency_key,
             request_hash=_request_hash(body),
@@ -129,7 +129,7 @@ class BatchService:
         await self.budgets.check(connection, new.owner)
         return created
 
-    async def find(self, owner: bytes, batch_id: str) -> FoundBatch | None:
+    async def find(self, owner: bytes, batch_id: str) -> BatchAtSnapshot | None:
         """Return the batch and the snapshot at which it was read, or None if this owner has no such batch."""
         async with self.database.connection() as connection:
             snapshot, batch = await batches_sql.read(connection, batch_id, owner)
@@ -140,13 +140,13 @@ class BatchService:
         async with self.database.connection() as connection:
             place = None
             if after is not None:
-                place = await batches_sql.read_place(connection, after, owner)
+                place = await batches_sql.read_list_position(connection, after, owner)
                 if place is None:
                     raise Refused("`after` must be the id of one of your batches", "after")
             snapshot, found = await batches_sql.read_page(connection, owner, place, limit + 1)
         return snapshot, found[:limit], len(found) > limit
 
-    async def cancel(self, owner: bytes, batch_id: str) -> FoundBatch | None:
+    async def cancel(self, owner: bytes, batch_id: str) -> BatchAtSnapshot | None:
         """Stop posting lines of a batch. Its jobs stay as they are. Return None if the batch does not exist."""
         found = await self.find(owner, batch_id)
         if found is None:

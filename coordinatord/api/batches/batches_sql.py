@@ -157,7 +157,7 @@ def _batch_rows(records: Sequence[asyncpg.Record]) -> list[BatchRow]:
     return [_batch_row(record) for record in records if record["id"] is not None]
 
 
-async def read_place(connection: Connection, batch_id: str, owner: bytes) -> int | None:
+async def read_list_position(connection: Connection, batch_id: str, owner: bytes) -> int | None:
     return await connection.fetchval(  # type: ignore[no-any-return] # asyncpg is untyped
         "select place from batches where id = $1 and owner = $2", batch_id, owner
     )

@@ -13,12 +13,12 @@ import attrs
 import msgspec
 
 from coordinatord.api.batches import answers
-from coordinatord.api.batches.batches import FoundBatch
+from coordinatord.api.batches.batches import BatchAtSnapshot
+from coordinatord.api.events.connection_limits import ConnectionLimits
 from coordinatord.api.events.events_sql import EventFilter
 from coordinatord.api.events.hub import EventHub
 from coordinatord.api.events.listeners import Listener
 from coordinatord.api.events.messages import HEARTBEAT, closing_message, opening_message, sse_message
-from coordinatord.api.events.places import Places
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.notices import BATCH_MOVED, RESET, Notices
 
@@ -26,13 +26,13 @@ MIN_READ_PAUSE_S: Final = 1.0  # between two reads of a batch
 MAX_READ_PAUSE_S: Final = 5.0
 READ_PAUSE_FACTOR: Final = 10.0  # pause after a read, as a multiple of its duration
 
-ReadBatch = Callable[[], Awaitable[FoundBatch | None]]
+ReadBatch = Callable[[], Awaitable[BatchAtSnapshot | None]]
 
 
 @attrs.frozen(slots=True)
 class BatchEvents:
     hub: EventHub
-    places: Places
+    connection_limits: ConnectionLimits
     notices: Notices
 
     @asynccontextmanager
@@ -41,7 +41,7 @@ class BatchEvents:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Yield an iterator over the messages of the stream. The stream ends when the batch is deleted or this process
         stops. Raise Retryable when the caller or this process has too many streams."""
-        with self.places.hold_place(caller, "stream"):
+        with self.connection_limits.count_connection(caller, "stream"):
             async with self.hub.follow(EventFilter(owner=owner), None) as (listener, _):
 
                 def wake_listener(which: str) -> None:
@@ -65,7 +65,7 @@ class BatchEvents:
             if found is not None and (seen is None or found[1] != seen[1]):
                 seen = found
                 snapshot, batch = found
-                data = msgspec.json.encode(answers.batch_as_of(batch, snapshot.block_number))
+                data = msgspec.json.encode(answers.batch_shape_as_of(batch, snapshot.block_number))
                 yield sse_message("batch", data, newest)
             elif listener.is_idle:
                 yield HEARTBEAT

@@ -36,7 +36,7 @@ from coordinatord.storage.pins import objects_sql
 from coordinatord.storage.pins.containers import container_key
 from coordinatord.storage.pins.store import PinStore
 
-NOT_POSTED: Final = {
+NOT_POSTED_MESSAGES: Final = {
     "cancelled": "the batch was cancelled before this line was posted",
     "expired": "the batch's window ended before this line was posted",
 }
@@ -77,12 +77,14 @@ class BatchExpander:
         except Retryable as error:
             if error.code != "object_missing" or work.attempts < MAX_READ_ATTEMPTS:
                 raise
-            await self._end_unreadable(connection, work)
+            await self._end_unreadable_batch(connection, work)
             return
         if ended:
             code = "cancelled" if work.cancelling else "expired"
             late = code == "expired"
-            records = [LineRecord(line.number, None, None, code, NOT_POSTED[code], late) for line in portion.lines]
+            records = [
+                LineRecord(line.number, None, None, code, NOT_POSTED_MESSAGES[code], late) for line in portion.lines
+            ]
         else:
             records = await self._post_lines(connection, work, portion.lines)
             if portion.lines and not records:  # no gas budget for the first line
@@ -105,7 +107,7 @@ class BatchExpander:
 
         return await LineReader(read, work.input_bytes, max_lines=max_lines).read_lines(start)
 
-    async def _end_unreadable(self, connection: Connection, work: BatchWork) -> None:
+    async def _end_unreadable_batch(self, connection: Connection, work: BatchWork) -> None:
         """End a batch after the store lost its input file. Without any recorded line, the whole batch fails. Otherwise
         the remaining lines end as errors, and posted lines are followed to their end."""
         message = "the object store no longer holds the input file"
@@ -138,7 +140,7 @@ class BatchExpander:
             bodies = [one.paid.body for one in checked if isinstance(one, PaidLine)]
             # Other checks of the chain are left out, because the relayer simulates every post before sending.
             facts = await read_chain_facts(self.registry, self.allowances.promises.token, bodies)
-        uploads = await files_sql.find_inputs(connection, _named_uploads(checked))
+        uploads = await files_sql.find_inputs(connection, _upload_names(checked))
         posted = await lines_sql.find_posted(connection, work.batch_id, [body.job_id for body in bodies])
         checked = [_check_against_chain(one, facts, uploads, posted) for one in checked]
         allowed, allowances = await self.allowances.select_allowed_lines(connection, checked, facts.balances)
@@ -149,7 +151,7 @@ class BatchExpander:
         async with keep_transaction_open(connection):
             cids = await self.containers.store(inline)
         # The statements from here on lock the uploads and the outbox, so other transactions cannot change the result.
-        named = {one: uploads[one] for one in _named_uploads(allowed)}
+        named = {one: uploads[one] for one in _upload_names(allowed)}
         attached = await files_sql.attach_inputs(connection, named, self.retention_seconds)
         cids |= {
             one.body.job_id: named[name].cid
@@ -162,10 +164,10 @@ class BatchExpander:
             raise Retryable("busy", "another request used up the owner's budget")
         await objects_sql.release_holds(connection, [container_key(job_id) for job_id, _, _ in inline])
         relays = {post.job_id: relay_id for post, relay_id in zip(posts, relay_ids, strict=True)}
-        return [_record_of(one, relays) for one in allowed]
+        return [_line_record(one, relays) for one in allowed]
 
 
-def _named_uploads(lines: Sequence[CheckedLine]) -> list[UploadName]:
+def _upload_names(lines: Sequence[CheckedLine]) -> list[UploadName]:
     """Return the names of the uploads that the lines refer to."""
     bodies = [one.paid.body for one in lines if isinstance(one, PaidLine)]
     return sorted({(body.owner, body.container_cid) for body in bodies if body.container_cid is not None})
@@ -201,7 +203,7 @@ def _build_posts(lines: Sequence[CheckedLine], cids: Mapping[bytes, str]) -> lis
     ]
 
 
-def _record_of(one: CheckedLine, relays: Mapping[bytes, int]) -> LineRecord:
+def _line_record(one: CheckedLine, relays: Mapping[bytes, int]) -> LineRecord:
     """Return the record of a line. If the line has no relay, its upload has expired since the check."""
     if isinstance(one, LineRecord):
         return one

@@ -13,11 +13,11 @@ from common.refusal import Refused
 from coordinatord.api.batches.line_reader import MAX_LINE_BYTES, InputLine
 from coordinatord.api.batches.lines_sql import LineRecord
 from coordinatord.api.files.foreign_lines import foreign_line_error
-from coordinatord.api.orders.bodies import OrderBody, PaidOrder, paid_order_of, shape_faults
+from coordinatord.api.orders.bodies import OrderBody, PaidOrder, optional_field_faults, paid_order_of
 from coordinatord.api.orders.faults import Fault
 from coordinatord.api.orders.validation import container_faults, order_faults, payment_faults
 
-INCOMPLETE_LINE: Final = (
+INCOMPLETE_LINE_MESSAGE: Final = (
     "a line must be a whole submission: the order's nine terms, owner, job_id, signature, auth_sig, amount and"
     " container or container_cid"
 )
@@ -96,7 +96,9 @@ class LineChecks:
             return _failure_record(line, wrong.code or "invalid_line", wrong.message)
         paid = paid_order_of(order)
         if paid is None:
-            message = "; ".join([INCOMPLETE_LINE, *(fault.message for fault in _missing_payment_faults(values))])
+            message = "; ".join(
+                [INCOMPLETE_LINE_MESSAGE, *(fault.message for fault in _missing_payment_faults(values))]
+            )
             return _failure_record(line, "container_required", message, order.job_id)
         return PaidLine(line.number, paid)
 
@@ -106,12 +108,12 @@ def _read_order(values: Mapping[str, object]) -> OrderBody:
     fields."""
     read = read_object_or_faults(OrderBody, values)
     if isinstance(read, OrderBody):
-        for fault in shape_faults(read):
+        for fault in optional_field_faults(read):
             raise fault
         return read
     refused = Refused.combine([*read, *_missing_payment_faults(values)])
     is_order = values.get("signature") is not None and (values.get("rate_in"), values.get("rate_out")) != (None, None)
-    raise refused if is_order else Refused(f"{INCOMPLETE_LINE}; {refused.message}", refused.param, refused.code)
+    raise refused if is_order else Refused(f"{INCOMPLETE_LINE_MESSAGE}; {refused.message}", refused.param, refused.code)
 
 
 def _missing_payment_faults(values: Mapping[str, object]) -> list[Refused]:

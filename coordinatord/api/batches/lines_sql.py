@@ -150,7 +150,9 @@ async def read_ended_lines(connection: Connection, batch_id: str, *, completed: 
 _ENDED_AT: Final = "coalesce(completed_at, failed_at, expired_at, cancelled_at)"
 
 
-async def drop_finished(connection: Connection, older_than_seconds: int, failed_retention_s: int, limit: int) -> int:
+async def delete_finished_batches(
+    connection: Connection, older_than_seconds: int, failed_retention_s: int, limit: int
+) -> int:
     """Delete batches that ended more than `older_than_seconds` ago, or `failed_retention_s` ago if no line completed.
     Also delete the records of their lines. Return the number of deleted batches."""
     dropped: list[str] = await connection.fetchval(

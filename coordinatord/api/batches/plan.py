@@ -18,7 +18,7 @@ from coordinatord.api.batches.allocation import allocate
 from coordinatord.api.book.candidates_sql import Demand, LiveAsk, read_candidates
 from coordinatord.storage.database.connections import Database
 
-WINDOWS: Final = limits.BATCH_WINDOWS_S
+BATCH_WINDOWS_S: Final = limits.BATCH_WINDOWS_S
 """Length of each batch window in seconds, by label. Lines are signed with this length as their SLA."""
 MAX_MODELS: Final = limits.MAX_PLAN_MODELS
 
@@ -41,8 +41,8 @@ class PlanBody:
 
 def read_plan(body: Mapping[str, object]) -> PlanBody:
     plan = read_object(PlanBody, body)
-    if plan.completion_window not in WINDOWS:
-        windows = " or ".join(WINDOWS)
+    if plan.completion_window not in BATCH_WINDOWS_S:
+        windows = " or ".join(BATCH_WINDOWS_S)
         raise Refused(f"completion_window must be {windows}", "completion_window", "invalid_completion_window")
     if not plan.models:
         raise Refused(f"models must name 1 to {MAX_MODELS} models", "models")
@@ -56,7 +56,7 @@ class BatchPlanner:
 
     async def plan_models(self, body: PlanBody) -> PlanShape[Digits]:
         """Plan each model of the body, in its order. Models share the providers' capacity."""
-        sla = WINDOWS[body.completion_window]
+        sla = BATCH_WINDOWS_S[body.completion_window]
         by_model: list[dict[int, LiveAsk]] = []
         for model in body.models:
             demand = Demand(model.model_id, sla, model.units_in, model.units_out)

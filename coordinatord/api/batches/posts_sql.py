@@ -41,7 +41,7 @@ class Allowance:
     position: int
 
 
-async def count_free_places(connection: Connection) -> int:
+async def count_queue_room(connection: Connection) -> int:
     """Return the number of posts that may be added now."""
     waiting: int = await connection.fetchval(
         "select count(*) from relays where state = 'queued' and priority = $1", Priority.BATCH_POST
@@ -112,14 +112,14 @@ _FROM_DROPPED_POSTS: Final = (
 )
 
 
-async def read_owners_of_dropped(connection: Connection, batch_id: str) -> list[bytes]:
+async def read_owners_of_dropped_posts(connection: Connection, batch_id: str) -> list[bytes]:
     """Return the owners of this batch's posts that were dropped before signing."""
     return [
         row["signer"] for row in await connection.fetch(f"select distinct r.signer {_FROM_DROPPED_POSTS}", batch_id)
     ]
 
 
-async def requeue_dropped(
+async def requeue_dropped_posts(
     connection: Connection, batch_id: str, limit: int, allowances: Mapping[bytes, Allowance]
 ) -> int:
     """Requeue posts that were dropped before signing, because the relayer was out of funds or the queue stalled. Return
@@ -168,7 +168,7 @@ async def _requeue_for_owner(
     return revived
 
 
-async def withdraw_queued(connection: Connection, batch_id: str) -> None:
+async def withdraw_queued_posts(connection: Connection, batch_id: str) -> None:
     """Drop the batch's posts that wait to be signed, except posts that the relayer is signing now."""
     await connection.execute(
         "with waiting as (select r.id from relays r join batch_lines l on l.relay_id = r.id"

@@ -11,7 +11,7 @@ from common.api.fields import QueryUint, Text, VisibleAscii, object_example
 from common.api.shapes import Digits
 from common.api.worked_order import BATCH_ID
 from coordinatord.api.batches import answers
-from coordinatord.api.batches.batches import BatchBody, BatchService, FoundBatch, read_batch
+from coordinatord.api.batches.batches import BatchAtSnapshot, BatchBody, BatchService, read_batch
 from coordinatord.api.batches.events import BatchEvents
 from coordinatord.api.batches.plan import BatchPlanner, PlanBody
 from coordinatord.api.events.routes import STREAM_HEADERS, events_reply
@@ -175,7 +175,7 @@ class BatchRoutes:
         query = request.query
         limit = query.get("limit", limits.DEFAULT_BATCH_PAGE_ROWS)
         snapshot, batches, has_more = await self.batches.list_page(request.owner, query.get("after"), limit)
-        return responses.ok(answers.batch_list(batches, snapshot.block_number, has_more=has_more))
+        return responses.ok(answers.batch_list_shape(batches, snapshot.block_number, has_more=has_more))
 
     async def read_batch(self, request: Request) -> Response:
         return _batch_response(await self.batches.find(request.owner, request.path["id"]))
@@ -192,8 +192,8 @@ class BatchRoutes:
         return _batch_response(await self.batches.cancel(request.owner, request.path["id"]))
 
 
-def _batch_response(found: FoundBatch | None) -> Response:
+def _batch_response(found: BatchAtSnapshot | None) -> Response:
     if found is None:
         return responses.not_found(NoSuchObject("batch"))
     snapshot, batch = found
-    return responses.ok(answers.batch_as_of(batch, snapshot.block_number))
+    return responses.ok(answers.batch_shape_as_of(batch, snapshot.block_number))

@@ -52,7 +52,7 @@ class FundsChecker:
             if spent:
                 await leases_sql.hold_back_jobs(connection, spent)
             for owner in poor:
-                await leases_sql.hold_back_beyond(connection, owner, funds.balances[owner])
+                await leases_sql.hold_back_unaffordable_jobs(connection, owner, funds.balances[owner])
         return True
 
     async def read_funds(self, jobs: Sequence[JobRow], snapshot: Snapshot) -> Funds:

@@ -89,8 +89,8 @@ class Liveness:
         self._written |= {poller: last for poller, last in polls.items() if poller in self._written}
 
     async def _store_polls(
-        self, line: "PreparedConnection | Connection", polls: list[SeenPoll]
+        self, connection: "PreparedConnection | Connection", polls: list[SeenPoll]
     ) -> dict[SeenPoll, None]:
         now = self._clock()
-        await liveness_sql.mark_seen(line, polls, [max(now - poll.at, 0.0) for poll in polls])
+        await liveness_sql.store_polls(connection, polls, [max(now - poll.at, 0.0) for poll in polls])
         return dict.fromkeys(polls)

@@ -86,4 +86,4 @@ class ModelRoutes:
         if found.value is None:
             return responses.model_not_found(name)
         block = found.snapshot.block_number
-        return responses.ok(bodies.model_as_of(found.value, block), snapshot=found.snapshot)
+        return responses.ok(bodies.model_shape_as_of(found.value, block), snapshot=found.snapshot)

@@ -48,21 +48,21 @@ class PendingOffers:
         self._clock = clock
         self._taken: dict[tuple[bytes, int], float] = {}  # time at which the offer of a job to a provider ends
         self._offers_taken = Wake()
-        self._line = database.prepared_connection()
+        self._connection = database.prepared_connection()
 
     def on_offer_notice(self, payload: str) -> None:
         model, _, designated = payload.partition(":")
         if model.isdecimal() and designated.isdecimal():
             self._wake_poll(int(model), int(designated))
 
-    async def take_offers(self, poller: PollKey, free: int, wanted: JobFilter) -> list[PendingJob]:
+    async def take_offers(self, poller: PollKey, free: int, job_filter: JobFilter) -> list[PendingJob]:
         """Return up to `free` jobs that only this provider may claim for the next second."""
         if free <= 0:
             return []
 
         async def take(connection: Connection) -> list[PendingJob]:
             return await pending_offers_sql.take_offers(
-                connection, poller, free, wanted, milliseconds=OFFER_LIFETIME_MS
+                connection, poller, free, job_filter, milliseconds=OFFER_LIFETIME_MS
             )
 
         jobs = await self._database.transact(take)
@@ -84,7 +84,7 @@ class PendingOffers:
             if not ended:
                 continue
             try:
-                await pending_offers_sql.notify_unclaimed(self._line, ended)
+                await pending_offers_sql.notify_unclaimed_offers(self._connection, ended)
             except Retryable as error:
                 log.warning("pending offers not passed on", reason=str(error))
 
@@ -117,6 +117,6 @@ async def store_offers(database: Database, offered: Mailbox[PendingJob]) -> NoRe
                 if jobs:
                     await pending_offers_sql.insert_offers(connection, jobs)
                 if is_due:
-                    await pending_offers_sql.delete_ended(connection)
+                    await pending_offers_sql.delete_ended_offers(connection)
         except Retryable as error:
             log.warning("pending offers not stored", reason=str(error), offers=len(jobs))

@@ -85,7 +85,7 @@ async def insert_offers(connection: Connection, jobs: Sequence[PendingJob]) -> N
 
 
 async def take_offers(
-    connection: Connection, poller: PollKey, free: int, wanted: JobFilter, *, milliseconds: int
+    connection: Connection, poller: PollKey, free: int, job_filter: JobFilter, *, milliseconds: int
 ) -> list[PendingJob]:
     """Lease up to `free` offers to the provider, oldest first, as far as the provider's capacity has room beside its
     current jobs. Skip offers that the provider may not claim or has received before. Call this in a transaction."""
@@ -112,17 +112,17 @@ async def take_offers(
         poller.provider_id,
         poller.model_id,
         free,
-        wanted.min_rate_in,
-        wanted.min_rate_out,
-        wanted.owner,
+        job_filter.min_rate_in,
+        job_filter.min_rate_out,
+        job_filter.owner,
         milliseconds,
     )
     return sorted((_pending_job(row) for row in rows), key=lambda job: job.relay_id)
 
 
-async def notify_unclaimed(line: PreparedConnection, taken: Sequence[tuple[bytes, int]]) -> None:
+async def notify_unclaimed_offers(connection: PreparedConnection, taken: Sequence[tuple[bytes, int]]) -> None:
     """Notify every process of the offers that the given providers took last and did not claim."""
-    await line.fetch(
+    await connection.fetch(
         "with lapsed as (select o.model_id, o.designated from pending_offers o"
         " join unnest($1::bytea[], $2::bigint[]) as g(job_id, provider_id) on g.job_id = o.job_id"
         f" where o.claimed_by is null and o.offered_to[cardinality(o.offered_to)] = g.provider_id and {_POST_IS_LIVE})"
@@ -160,7 +160,7 @@ async def read_claimed_terms(connection: Connection, job_id: bytes, provider_id:
     return None if row is None else RegisteredJob(posted_order(row), row["pay_sig"])
 
 
-async def delete_ended(connection: Connection) -> int:
+async def delete_ended_offers(connection: Connection) -> int:
     """Delete up to MAX_DELETED_OFFERS offers after their post and claim have ended. End the lease of a job if its claim
     was refused. Return the number of ended leases."""
     freed: int = await connection.fetchval(

@@ -21,7 +21,7 @@ from coordinatord.api.book.outlooks_sql import PollOutlook
 from coordinatord.api.book.pending_offers import PendingOffers
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.book.waiting import WaitingPoll, WaitingPolls
-from coordinatord.api.events.places import Places
+from coordinatord.api.events.connection_limits import ConnectionLimits
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import NotSigned, SessionRow
 from coordinatord.storage.database import traces_sql
@@ -40,15 +40,15 @@ _EXPIRED_LEASE_CHECK_INTERVAL_S: Final = (
 
 @attrs.frozen(slots=True)
 class PollAnswer:
-    """Answer to a poll. `pending` has the pending offers, or is None if the poll did not request them."""
+    """Answer to a poll. `offers` has the pending offers, or is None if the poll did not request them."""
 
     snapshot: Snapshot
     rows: list[JobRow]
-    pending: list[PendingJob] | None = None
+    offers: list[PendingJob] | None = None
 
 
 @attrs.frozen(slots=True)
-class LookResult:
+class FoundWork:
     """Result of looking for jobs once. `outlook` was read just before leasing."""
 
     answer: PollAnswer
@@ -56,7 +56,7 @@ class LookResult:
 
     @property
     def is_empty(self) -> bool:
-        return not self.answer.rows and not self.answer.pending
+        return not self.answer.rows and not self.answer.offers
 
 
 @attrs.frozen(slots=True)
@@ -64,28 +64,28 @@ class Poll:
     """Poll of a provider. `limit` and `offset` select a page of the jobs that the provider holds after leasing."""
 
     poller: PollKey
-    wanted: JobFilter
+    job_filter: JobFilter
     free: int
     limit: int
     offset: int
-    pending: bool = False
+    wants_offers: bool = False
 
 
 def build_poll(
-    session: SessionRow, wanted: JobFilter, free: int, limit: int, offset: int, *, pending: bool = False
+    session: SessionRow, job_filter: JobFilter, free: int, limit: int, offset: int, *, wants_offers: bool = False
 ) -> Poll | NotSigned:
-    """Return the poll, or NotSigned if the session is not a provider's. Raise Refused unless `wanted` filters for the
-    open jobs of a model."""
+    """Return the poll, or NotSigned if the session is not a provider's. Raise Refused unless `job_filter` selects the
+    open jobs of one model."""
     if session.provider_id is None:
         return NotSigned("authentication_error", "not_registered", "`free` requires a session with role `provider`")
     faults = []
-    if wanted.state != "Open":
+    if job_filter.state != "Open":
         faults.append(Refused("`free` requires `state=Open`", "state"))
-    if wanted.model_id is None:
+    if job_filter.model_id is None:
         faults.append(Refused("`free` requires `model`", "model"))
-    if faults or wanted.model_id is None:
+    if faults or job_filter.model_id is None:
         raise Refused.combine(faults)
-    return Poll(PollKey(session.provider_id, wanted.model_id), wanted, free, limit, offset, pending)
+    return Poll(PollKey(session.provider_id, job_filter.model_id), job_filter, free, limit, offset, wants_offers)
 
 
 class Polls:
@@ -97,7 +97,7 @@ class Polls:
         lease_ms: int,
         liveness: Liveness,
         waiting: WaitingPolls,
-        places: Places,
+        connection_limits: ConnectionLimits,
         offers: PendingOffers,
     ) -> None:
         self._database = database
@@ -105,7 +105,7 @@ class Polls:
         self._lease_ms = lease_ms
         self._liveness = liveness
         self._waiting = waiting
-        self._places = places
+        self._connection_limits = connection_limits
         self._offers = offers
         self._outlooks = BatchedReads[PollKey, IndexRead[PollOutlook]](
             database.prepared_connection(), with_snapshot(outlooks_sql.read_outlooks)
@@ -120,18 +120,18 @@ class Polls:
     async def answer_or_wait(self, poll: Poll, *, seconds: int, caller: str) -> tuple[PollAnswer, float]:
         """Like `answer`, but wait up to `seconds` while there is nothing for the provider. Return the answer and the
         seconds waited. The provider is live while it waits. A caller without a free place does not wait."""
-        if not seconds or not poll.free or not self._places.has_room(caller):
+        if not seconds or not poll.free or not self._connection_limits.has_room(caller):
             return await self.answer(poll), 0.0
         with (
-            self._places.hold_place(caller, "poll"),
-            self._waiting.register(poll.poller, poll.free, pending=poll.pending) as waiting,
+            self._connection_limits.count_connection(caller, "poll"),
+            self._waiting.register(poll.poller, poll.free, wants_offers=poll.wants_offers) as waiting,
         ):
             return await self._wait_for_jobs(poll, waiting, seconds)
 
     async def read_trace_contexts(self, leased: PollAnswer) -> dict[bytes, str]:
         """Return the trace contexts of the answer's jobs. Omit orders that are not traced. Return an empty mapping if
         tracing is off or the database is unavailable."""
-        job_ids = [row.job_id for row in leased.rows] + [job.posted.job_id for job in leased.pending or ()]
+        job_ids = [row.job_id for row in leased.rows] + [job.posted.job_id for job in leased.offers or ()]
         if not job_ids or not spans.is_on():
             return {}
         try:
@@ -155,12 +155,12 @@ class Polls:
                 look = await self._find_work(poll, recorded=True)
                 if woken and look.outlook.has_free_jobs and not look.answer.rows:
                     polls.wake_another(waiting)
-                if woken and poll.pending and look.outlook.has_offers and not look.answer.pending:
+                if woken and poll.wants_offers and look.outlook.has_offers and not look.answer.offers:
                     polls.wake_another_for_offer(waiting)
-                waiting.mark_looked()
+                waiting.mark_searched()
         return look.answer, waited
 
-    async def _find_work(self, poll: Poll, *, recorded: bool = False) -> LookResult:
+    async def _find_work(self, poll: Poll, *, recorded: bool = False) -> FoundWork:
         """Look for jobs and pending offers. `recorded` means that the provider has been recorded as live before."""
         read = await self._outlooks.get(poll.poller)
         snapshot, outlook = read.snapshot, read.value
@@ -171,18 +171,18 @@ class Polls:
         rows: list[JobRow] = []
         if outlook.has_leases or (outlook.has_free_jobs and outlook.may_claim):
             snapshot, rows = await self._lease_funded(poll)
-        if not poll.pending:
-            return LookResult(PollAnswer(snapshot, _page_of_held(poll, rows)), outlook)
-        pending: list[PendingJob] = []
-        if outlook.has_offers and outlook.may_claim and poll.wanted.provider_id is None:
-            pending = await self._offers.take_offers(poll.poller, poll.free - len(rows), poll.wanted)
-        return LookResult(PollAnswer(snapshot, _page_of_held(poll, rows), pending), outlook)
+        if not poll.wants_offers:
+            return FoundWork(PollAnswer(snapshot, _page_of_held(poll, rows)), outlook)
+        offers: list[PendingJob] = []
+        if outlook.has_offers and outlook.may_claim and poll.job_filter.provider_id is None:
+            offers = await self._offers.take_offers(poll.poller, poll.free - len(rows), poll.job_filter)
+        return FoundWork(PollAnswer(snapshot, _page_of_held(poll, rows), offers), outlook)
 
     async def _lease_funded(self, poll: Poll) -> tuple[Snapshot, list[JobRow]]:
         """Lease jobs, replace new ones that cannot be paid, and return the jobs that the provider holds, oldest
         first."""
         # An open job has no provider, so a poll that filters by provider leases no jobs.
-        free = 0 if poll.wanted.provider_id else poll.free
+        free = 0 if poll.job_filter.provider_id else poll.free
         for _ in range(_MAX_LEASE_ROUNDS):
             snapshot, held = await self._lease_once(poll, free)
             new = [job.row for job in held if job.is_new]
@@ -194,12 +194,12 @@ class Polls:
 
     async def _lease_once(self, poll: Poll, free: int) -> tuple[Snapshot, list[LeasedJob]]:
         async def lease(connection: Connection) -> tuple[Snapshot, list[LeasedJob]]:
-            return await leases_sql.lease_jobs(connection, poll.poller, free, poll.wanted, self._lease_ms)
+            return await leases_sql.lease_jobs(connection, poll.poller, free, poll.job_filter, self._lease_ms)
 
         async with self._transactions:
             return await self._database.transact(lease)
 
 
 def _page_of_held(poll: Poll, held: list[JobRow]) -> list[JobRow]:
-    ordered = held[::-1] if poll.wanted.newest_first else held
+    ordered = held[::-1] if poll.job_filter.newest_first else held
     return ordered[poll.offset : poll.offset + poll.limit]

@@ -100,11 +100,11 @@ class ProviderRoutes:
         snapshot, rows = await self.reads.lists.read(
             lambda database: read_allowlist(database, *read_page_bounds(request))
         )
-        return page_response(request, snapshot, "entries", rows, bodies.allowlist_entry)
+        return page_response(request, snapshot, "entries", rows, bodies.allowlist_entry_shape)
 
     async def read_provider(self, request: Request) -> Response:
         found = await self.reads.provider.get(request.path["id"])
         if found.value is None:
             return responses.not_found(NoSuchObject("provider"))
         block = found.snapshot.block_number
-        return responses.ok(bodies.provider_as_of(found.value, block), snapshot=found.snapshot)
+        return responses.ok(bodies.provider_shape_as_of(found.value, block), snapshot=found.snapshot)

@@ -79,7 +79,7 @@ _RECOUNT: Final = (
 
 
 @attrs.define(slots=True)
-class ReliabilitySums:
+class ReliabilityCounter:
     """Recounts the table `reliability`. The janitor calls `refresh` at each sweep."""
 
     clock: Callable[[], float] = time.monotonic

@@ -14,7 +14,7 @@ from coordinatord.api.book.job_pages_sql import JobFilter, read_page
 from coordinatord.api.book.owner_sums_sql import read_summary
 from coordinatord.api.book.polls import Poll, PollAnswer, Polls, build_poll
 from coordinatord.api.book.reads import IndexReads
-from coordinatord.api.book.why import WhyReads
+from coordinatord.api.book.why import UnclaimedJobExplainer
 from coordinatord.base.outcomes import NoSuchObject, NotSigned
 from coordinatord.http import relay_responses, responses
 from coordinatord.http.caller_limits import TokenBuckets
@@ -90,7 +90,7 @@ class BookRoutes:
 
     reads: IndexReads
     polls: Polls
-    why: WhyReads
+    why: UnclaimedJobExplainer
     buckets: TokenBuckets
     clock: Callable[[], float] = time.monotonic
 
@@ -180,7 +180,7 @@ class BookRoutes:
 
     async def list(self, request: Request) -> Response | HeldResponse:
         query = request.query
-        wanted = JobFilter(
+        job_filter = JobFilter(
             state=query.get("state"),
             model_id=query.get("model"),
             provider_id=query.get("provider"),
@@ -192,9 +192,9 @@ class BookRoutes:
         )
         limit, offset = read_page_bounds(request)
         if request.session is None:
-            return await self._page_response(request, wanted, limit, offset)
-        pending = query.get("pending") == "1"
-        poll = build_poll(request.session, wanted, query["free"], limit, offset, pending=pending)
+            return await self._page_response(request, job_filter, limit, offset)
+        wants_offers = query.get("pending") == "1"
+        poll = build_poll(request.session, job_filter, query["free"], limit, offset, wants_offers=wants_offers)
         if isinstance(poll, NotSigned):
             return relay_responses.not_signed_response(poll)
         seconds: int = query.get("wait", 0)
@@ -209,16 +209,16 @@ class BookRoutes:
 
     async def _poll_response(self, request: Request, leased: PollAnswer) -> Response:
         more: dict[str, object] = {}
-        if leased.pending is not None:
-            more["pending"] = [bodies.pending_job_shape(job) for job in leased.pending]
+        if leased.offers is not None:
+            more["pending"] = [bodies.pending_job_shape(job) for job in leased.offers]
         if contexts := await self.polls.read_trace_contexts(leased):
             more["traces"] = bodies.trace_shapes(contexts)
         return page_response(request, leased.snapshot, "jobs", leased.rows, bodies.job_shape, **more)
 
-    async def _page_response(self, request: Request, wanted: JobFilter, limit: int, offset: int) -> Response:
+    async def _page_response(self, request: Request, job_filter: JobFilter, limit: int, offset: int) -> Response:
         began = self.clock()
-        snapshot, rows = await self.reads.lists.read(lambda database: read_page(database, wanted, limit, offset))
-        if not wanted.has_counts:  # PostgreSQL walked rows up to the page
+        snapshot, rows = await self.reads.lists.read(lambda database: read_page(database, job_filter, limit, offset))
+        if not job_filter.has_counts:  # PostgreSQL walked rows up to the page
             await self.buckets.wait_and_take(request.caller, (self.clock() - began) * _REQUESTS_PER_SECOND_OF_WALK)
         return page_response(request, snapshot, "jobs", rows, bodies.job_shape)
 
@@ -234,4 +234,4 @@ class BookRoutes:
         found = await self.reads.job.get(request.path["job_id"])
         if found.value is None:
             return responses.not_found(NoSuchObject("job"))
-        return responses.ok(bodies.job_as_of(found.value, found.snapshot.block_number), snapshot=found.snapshot)
+        return responses.ok(bodies.job_shape_as_of(found.value, found.snapshot.block_number), snapshot=found.snapshot)

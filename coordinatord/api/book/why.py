@@ -20,7 +20,7 @@ from coordinatord.api.book.funding import FundsChecker
 from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.book.why_changes import helpful_changes
-from coordinatord.api.book.why_reasons import reasons_of_job, sort_standings, standing_of
+from coordinatord.api.book.why_reasons import assess_provider, reasons_of_job, sort_assessments
 from coordinatord.api.book.why_sql import OpenJob, ProviderFacts
 from coordinatord.api.book.why_verdict import verdict_on_claimed_or_ended, verdict_on_open
 from coordinatord.base.errors import Retryable
@@ -31,14 +31,14 @@ from coordinatord.storage.database.snapshot_sql import Snapshot
 
 # Lifetime of a cached answer, unless a new block is indexed earlier.
 _CACHE_LIFETIME_S: Final = 1.0
-_MAX_KEPT_ANSWERS: Final = 4096
+_MAX_CACHED_ANSWERS: Final = 4096
 _MAX_CONCURRENT_READS: Final = 1  # an answer about an open job takes PostgreSQL about 20 ms
 _MAX_WAITING_REQUESTS: Final = 64
 _MAX_PROVIDERS: Final = 50
 
 
 @attrs.define(slots=True)
-class WhyReads:
+class UnclaimedJobExplainer:
     """Reader of the answers. `funding` must not be shared with polls, so that explanations do not delay polls with
     requests to the node."""
 
@@ -62,7 +62,7 @@ class WhyReads:
             answer = await self._explain_open(found.value)
         else:
             answer = _explain_claimed_or_ended(found.value, found.snapshot)
-        if len(self._kept) >= _MAX_KEPT_ANSWERS:
+        if len(self._kept) >= _MAX_CACHED_ANSWERS:
             self._kept.clear()
         self._kept[job_id] = (self.clock(), found.snapshot, answer)
         return answer
@@ -90,8 +90,8 @@ class WhyReads:
 def explain_open_job(job: OpenJob, providers: Sequence[ProviderFacts], funds: Funds) -> why.Why:
     """Return why an open job is unclaimed."""
     shared = reasons_of_job(job, funds)
-    standings = sort_standings([standing_of(job, provider, shared) for provider in providers])
-    verdict, text = verdict_on_open(job, shared, standings)
+    assessments = sort_assessments([assess_provider(job, provider, shared) for provider in providers])
+    verdict, text = verdict_on_open(job, shared, assessments)
     return why.Why(
         hex_of(job.row.job_id),
         job.row.state,
@@ -99,9 +99,9 @@ def explain_open_job(job: OpenJob, providers: Sequence[ProviderFacts], funds: Fu
         text,
         tuple(
             why.WhyProvider(str(one.provider.provider_id), one.would_take, one.reasons)
-            for one in standings[:_MAX_PROVIDERS]
+            for one in assessments[:_MAX_PROVIDERS]
         ),
-        tuple(helpful_changes(job, standings, funds)),
+        tuple(helpful_changes(job, assessments, funds)),
         str(job.snapshot.block_number),
     )
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from common.api import why
 from coordinatord.api.book.jobs_sql import JobRow
-from coordinatord.api.book.why_reasons import ProviderStanding
+from coordinatord.api.book.why_reasons import ProviderAssessment
 from coordinatord.api.book.why_sql import OpenJob, ProviderFacts
 from coordinatord.chain.contracts.payment_token import Funds
 
@@ -15,15 +15,17 @@ _DUE_TO_TERMS: Final = frozenset({"no_ask", "window", "price", "designated"})
 _INDEPENDENT_OF_TERMS: Final = frozenset({"unfunded", "held_back", "leased"})
 
 
-def helpful_changes(job: OpenJob, standings: Sequence[ProviderStanding], funds: Funds) -> Iterator[why.WhyHelp[str]]:
+def helpful_changes(
+    job: OpenJob, assessments: Sequence[ProviderAssessment], funds: Funds
+) -> Iterator[why.WhyHelp[str]]:
     """Return the changes after which providers would take the job."""
     row, balance = job.row, funds.balances.get(job.row.owner)
     if balance is not None and balance < job.amount:
-        takers = sum(one.codes <= {"unfunded", "held_back"} for one in standings)
+        takers = sum(one.codes <= {"unfunded", "held_back"} for one in assessments)
         yield why.WhyHelp("funds", {"balance": str(job.amount)}, str(takers))
-    if any(one.codes <= _INDEPENDENT_OF_TERMS for one in standings):
+    if any(one.codes <= _INDEPENDENT_OF_TERMS for one in assessments):
         return
-    able = [one for one in standings if one.codes - _INDEPENDENT_OF_TERMS <= _DUE_TO_TERMS]
+    able = [one for one in assessments if one.codes - _INDEPENDENT_OF_TERMS <= _DUE_TO_TERMS]
     eligible = [one.provider for one in able if "designated" not in one.codes]
     yield from _better_rates(row, eligible)
     yield from _other_windows(row, eligible)

@@ -11,7 +11,7 @@ from coordinatord.chain.contracts.payment_token import Funds
 
 
 @attrs.frozen(slots=True)
-class ProviderStanding:
+class ProviderAssessment:
     """Reasons that keep a provider from a job, the most important first. Without any reason, the provider's next poll
     takes the job."""
 
@@ -49,13 +49,13 @@ def _job_reasons(job: OpenJob, funds: Funds) -> Iterator[tuple[str, str]]:
         )
 
 
-def standing_of(job: OpenJob, provider: ProviderFacts, shared: Sequence[why.WhyReason]) -> ProviderStanding:
+def assess_provider(job: OpenJob, provider: ProviderFacts, shared: Sequence[why.WhyReason]) -> ProviderAssessment:
     """Return the reasons that keep a provider from a job. `shared` are the reasons that keep every provider from the
     job."""
     own = [
         why.WhyReason(code, text, why.PROVIDER_REASON_REMEDIES[code]) for code, text in _provider_reasons(job, provider)
     ]
-    return ProviderStanding(provider, (*shared, *own))
+    return ProviderAssessment(provider, (*shared, *own))
 
 
 def _provider_reasons(open_job: OpenJob, provider: ProviderFacts) -> Iterator[tuple[str, str]]:
@@ -106,13 +106,13 @@ def _mismatch_reason(job: JobRow, provider: ProviderFacts) -> tuple[str, str]:
     )
 
 
-def sort_standings(standings: Sequence[ProviderStanding]) -> list[ProviderStanding]:
+def sort_assessments(assessments: Sequence[ProviderAssessment]) -> list[ProviderAssessment]:
     """Sort providers: first providers that take the job, then live providers, then listed providers, then providers
     with fewer reasons."""
 
-    def rank(standing: ProviderStanding) -> tuple[bool, bool, bool, int, int]:
-        provider = standing.provider
-        reasons = len(standing.reasons)
-        return not standing.would_take, not provider.live, not provider.listed, reasons, provider.provider_id
+    def rank(assessment: ProviderAssessment) -> tuple[bool, bool, bool, int, int]:
+        provider = assessment.provider
+        reasons = len(assessment.reasons)
+        return not assessment.would_take, not provider.live, not provider.listed, reasons, provider.provider_id
 
-    return sorted(standings, key=rank)
+    return sorted(assessments, key=rank)

@@ -7,7 +7,7 @@ from typing import Final
 from common.api import why
 from common.api.states import EndedBecause, JobState
 from coordinatord.api.book.jobs_sql import JobRow
-from coordinatord.api.book.why_reasons import ProviderStanding
+from coordinatord.api.book.why_reasons import ProviderAssessment
 from coordinatord.api.book.why_sql import OpenJob
 
 _ENDED: Final = {
@@ -31,21 +31,21 @@ _REASON_PHRASES: Final = {
 
 
 def verdict_on_open(
-    job: OpenJob, shared: Sequence[why.WhyReason], standings: Sequence[ProviderStanding]
+    job: OpenJob, shared: Sequence[why.WhyReason], assessments: Sequence[ProviderAssessment]
 ) -> tuple[str, str]:
     """Return the code and the sentence for an open job."""
     if shared:
         return shared[0].code, shared[0].said
     if job.leased_to:
         return "leased", f"provider {job.leased_to} is offered the job, and has {job.seconds_left} s more to claim it"
-    takers = [str(one.provider.provider_id) for one in standings if one.would_take]
+    takers = [str(one.provider.provider_id) for one in assessments if one.would_take]
     if takers:
         word = "provider" if len(takers) == 1 else "providers"
         return "can_be_taken", f"{word} {', '.join(takers)} could take the job, and may do so at any moment"
     named = job.row.designated
     concerned = [
         one
-        for one in standings
+        for one in assessments
         if one.provider.provider_id == named or (not named and one.provider.live and one.provider.listed)
     ]
     if named:

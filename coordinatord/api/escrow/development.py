@@ -81,9 +81,9 @@ class MockCustody:
     async def open_wrap(self, seed_wrap: bytes) -> bytearray | None:
         """Open a wrap. If no held key opens it, pull the peer's keys and try again, because the peer may have minted a
         key since the last pull."""
-        seed = open_with_any(self._generations.newest_first(), seed_wrap)
+        seed = open_with_any(self._generations.keys_newest_first(), seed_wrap)
         if seed is None and await self._pull_unless_recent():
-            seed = open_with_any(self._generations.newest_first(), seed_wrap)
+            seed = open_with_any(self._generations.keys_newest_first(), seed_wrap)
         return seed
 
     async def has_lost_keys(self) -> bool:
@@ -132,7 +132,7 @@ class MockCustody:
                 log.info("escrow key erased", key=generation.public_key.hex())
             self._generations.erase(gone)
             await escrow_sql.record_keys(connection, [_generation_row(one) for one in self._generations.oldest_first()])
-            await escrow_sql.drop_forgotten(connection)
+            await escrow_sql.delete_old_records(connection)
 
     async def pull_keys(self) -> FailedPull | None:
         """Pull the peer's keys. Return None on success."""

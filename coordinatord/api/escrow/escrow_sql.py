@@ -59,7 +59,7 @@ async def mark_erased(connection: Connection, public_key: bytes, *, too_early: b
     )
 
 
-async def drop_forgotten(connection: Connection) -> None:
+async def delete_old_records(connection: Connection) -> None:
     """Delete records of keys that were erased or lost more than 49 hours ago."""
     await connection.execute(
         "delete from escrow_generations where erased_at < clock_timestamp() - interval '49 hours'"

@@ -46,7 +46,7 @@ class Generations:
         """Return the generations, oldest first."""
         return tuple(self._held)
 
-    def newest_first(self) -> Iterable[KeyPair]:
+    def keys_newest_first(self) -> Iterable[KeyPair]:
         """Return the keys, newest first, because most wraps are sealed to a new key."""
         return (generation.key for generation in reversed(self._held))
 

@@ -43,7 +43,7 @@ class SealingKey:
 
 
 @attrs.frozen(slots=True)
-class AnySignature:
+class LenientSignature:
     """Reader of a signature. A malformed signature reads as b"", which is rejected like the signature of a wrong
     wallet."""
 
@@ -58,11 +58,11 @@ class AnySignature:
 
 
 @attrs.frozen(slots=True)
-class Operators:
+class OperatorKeys:
     """Operator keys of an instance. The instance signs with the first key and accepts signatures of any of them."""
 
     domains: Domains
-    first: Wallet
+    signing_wallet: Wallet
     addresses: frozenset[bytes]
 
     @classmethod
@@ -71,7 +71,7 @@ class Operators:
         return cls(domains, wallets[0], frozenset(wallet.address for wallet in wallets))
 
     def sign(self, message: HandoverAuth | HandoverKeys) -> bytes:
-        return self.first.sign(self.domains.escrow.digest(message))
+        return self.signing_wallet.sign(self.domains.escrow.digest(message))
 
     def recover_signer(self, message: HandoverAuth | HandoverKeys, signature: bytes) -> bytes | None:
         """Return the address that signed, or None for a malformed signature."""
@@ -96,10 +96,10 @@ class HandoverBody:
     )
     channel_pubkey: PublicKey = body_field(SealingKey())
     issued_at: int = body_field(UINT64, f"signed time in Unix seconds, within {MAX_OP_SKEW_S} s of the holder's clock")
-    operator_signature: bytes = body_field(AnySignature())
+    operator_signature: bytes = body_field(LenientSignature())
 
 
-Reason = Literal[
+HandoverRefusalReason = Literal[
     "stale_issued_at",
     "bad_binding",
     "debug_evidence",
@@ -120,7 +120,7 @@ class GrantedHandover:
 
 @attrs.frozen(slots=True)
 class NotHandedOver:
-    reason: Reason
+    reason: HandoverRefusalReason
     message: str
 
 
@@ -129,9 +129,9 @@ HandoverOutcome: TypeAlias = GrantedHandover | NotHandedOver
 
 @attrs.frozen(slots=True)
 class HandoverService:
-    operators: Operators
+    operators: OperatorKeys
     providers: ProviderRegistry
-    held: Callable[[], tuple[Generation, ...]]
+    held_generations: Callable[[], tuple[Generation, ...]]
     release: int
     clock: Clock
 
@@ -145,7 +145,7 @@ class HandoverService:
             return NotHandedOver("tombstoned", "this measurement is withdrawn")
         if status == NOT_LISTED:
             return NotHandedOver("not_allowlisted", "this measurement is not on the allowlist")
-        generations = self.held()
+        generations = self.held_generations()
         if not generations:
             raise no_key_error()
         return self._seal_generations(body, generations)

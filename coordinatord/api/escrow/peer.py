@@ -21,7 +21,7 @@ from common.scalars import hex_of, read_base64
 from common.strict_json import DECODE_ERRORS
 from coordinatord.api.escrow.custody import mock_evidence
 from coordinatord.api.escrow.generations import Generation
-from coordinatord.api.escrow.handover import Operators
+from coordinatord.api.escrow.handover import OperatorKeys
 from coordinatord.api.escrow.keys import KeyPair, wipe
 from coordinatord.base.clock import Clock
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse, UnfitResponse, open_http
@@ -54,7 +54,7 @@ class FailedPull:
 class Peer:
     http: Http
     url: str
-    operators: Operators
+    operators: OperatorKeys
     release: int
     clock: Clock
 
@@ -117,7 +117,7 @@ class Peer:
 
 
 @asynccontextmanager
-async def open_peer(url: str, operators: Operators, release: int, clock: Clock) -> AsyncIterator[Peer]:
+async def open_peer(url: str, operators: OperatorKeys, release: int, clock: Clock) -> AsyncIterator[Peer]:
     async with open_http(connections=1, timeout_s=_PULL_TIMEOUT_S) as http:
         yield Peer(http, url, operators, release, clock)
 

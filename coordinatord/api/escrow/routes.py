@@ -42,7 +42,7 @@ def handover_disabled_response() -> Response:
     return responses.error(403, "invalid_request_error", message, code="escrow_handover_disabled")
 
 
-_RELEASE_REFUSALS: Final[Mapping[release.Reason, tuple[int, ErrorType]]] = {
+_RELEASE_REFUSALS: Final[Mapping[release.ReleaseRefusalReason, tuple[int, ErrorType]]] = {
     "stale_issued_at": (400, "invalid_request_error"),
     "wrong_wallet": (403, "authentication_error"),
     "no_claim": (404, "not_found"),
@@ -64,7 +64,7 @@ def release_response(outcome: release.ReleaseOutcome) -> Response:
             assert_never(outcome)
 
 
-_HANDOVER_REFUSALS: Final[Mapping[handover.Reason, tuple[int, ErrorType]]] = {
+_HANDOVER_REFUSALS: Final[Mapping[handover.HandoverRefusalReason, tuple[int, ErrorType]]] = {
     "stale_issued_at": (400, "invalid_request_error"),
     "bad_binding": (400, "invalid_request_error"),
     "debug_evidence": (403, "invalid_request_error"),

@@ -86,14 +86,14 @@ def reset_at(event: LoggedEvent) -> LoggedEvent:
     return LoggedEvent(event.id, EventKind.RESET, event.block_number, event.block_time)
 
 
-async def read_newest(line: PreparedConnection, count: int) -> list[LoggedEvent]:
+async def read_newest(connection: PreparedConnection, count: int) -> list[LoggedEvent]:
     """Read the last events of the log, in their order. There is at least one, because the log is never empty."""
-    rows = await line.fetch(f"select {_COLUMNS} from events order by id desc limit $1", count)
+    rows = await connection.fetch(f"select {_COLUMNS} from events order by id desc limit $1", count)
     return [_logged_event(row) for row in reversed(rows)]
 
 
-async def read_events_after(line: "PreparedConnection | Connection", after: int, limit: int) -> list[LoggedEvent]:
-    rows = await line.fetch(f"select {_COLUMNS} from events where id > $1 order by id limit $2", after, limit)
+async def read_events_after(connection: "PreparedConnection | Connection", after: int, limit: int) -> list[LoggedEvent]:
+    rows = await connection.fetch(f"select {_COLUMNS} from events where id > $1 order by id limit $2", after, limit)
     return [_logged_event(row) for row in rows]
 
 
@@ -104,7 +104,7 @@ async def is_logged(connection: Connection, event_id: int) -> bool:
 
 
 async def read_events_between(
-    connection: Connection, after: int, upto: int, wanted: EventFilter, limit: int
+    connection: Connection, after: int, upto: int, event_filter: EventFilter, limit: int
 ) -> list[LoggedEvent]:
     """Read the oldest events that pass the filter, with ids greater than `after` and less than `upto`."""
     rows = await connection.fetch(
@@ -115,22 +115,22 @@ async def read_events_between(
         " and ($7::smallint is null or state = $7)) order by id limit $8",
         after,
         upto,
-        wanted.job_id,
-        wanted.owner,
-        wanted.model_id,
-        wanted.provider_id,
-        wanted.state,
+        event_filter.job_id,
+        event_filter.owner,
+        event_filter.model_id,
+        event_filter.provider_id,
+        event_filter.state,
         limit,
     )
     return [_logged_event(row) for row in rows]
 
 
 async def read_current_events(
-    line: PreparedConnection, job_ids: Sequence[bytes]
+    connection: PreparedConnection, job_ids: Sequence[bytes]
 ) -> tuple[Snapshot, dict[bytes, LoggedEvent]]:
     """Read the present states of jobs as events of the indexed block. The events have the id of the log's newest event,
     so that a reader can continue after this id without a gap."""
-    rows = await line.fetch(
+    rows = await connection.fetch(
         f"select (select max(id) from events) as newest, j.job_id, j.owner, j.model_id, j.provider_id, j.designated,"
         " case when j.state = 0 and j.expires_at < p.block_time then 3 else j.state end as state,"
         " case when j.state = 0 and j.expires_at < p.block_time then 5 else j.ended_because end as ended_because,"

@@ -40,7 +40,7 @@ WaitForTurn = Callable[[], Awaitable[None]]
 class EventHub:
     def __init__(self, database: Database, notices: Notices) -> None:
         self._database = database
-        self._line = database.prepared_connection()
+        self._connection = database.prepared_connection()
         self._notices = notices
         self._recent: list[LoggedEvent] = []  # at least the last MIN_KEPT_EVENTS, in their order
         # Listeners by filter, and filters by their keys.
@@ -79,7 +79,7 @@ class EventHub:
 
     @asynccontextmanager
     async def follow(
-        self, wanted: EventFilter, after: int | None, turn: WaitForTurn = anyio.lowlevel.checkpoint
+        self, event_filter: EventFilter, after: int | None, turn: WaitForTurn = anyio.lowlevel.checkpoint
     ) -> AsyncIterator[tuple[Listener, int]]:
         """Yield a listener, and the id after which the listener begins. With `after`, the listener first receives the
         events since that id, or a reset if the log does not reach back that far. It receives the events in pieces. Each
@@ -91,9 +91,9 @@ class EventHub:
         missed = None
         async with AsyncExitStack() as stack:
             if after is not None and after != newest:
-                replay = self._read_missed(wanted, after, turn, known=await self._is_known(after))
+                replay = self._read_missed(event_filter, after, turn, known=await self._is_known(after))
                 missed = await stack.enter_async_context(aclosing(replay))
-            with self._register(Listener(wanted, missed)) as listener:
+            with self._register(Listener(event_filter, missed)) as listener:
                 yield listener, newest if after is None else after
 
     @property
@@ -114,7 +114,7 @@ class EventHub:
             return await events_sql.is_logged(connection, after)
 
     async def _read_missed(
-        self, wanted: EventFilter, after: int, turn: WaitForTurn, *, known: bool
+        self, event_filter: EventFilter, after: int, turn: WaitForTurn, *, known: bool
     ) -> AsyncGenerator[Sequence[LoggedEvent], None]:
         """Yield the events after an id that pass the filter, piece by piece, up to the newest event. If the id is not
         known, yield a reset instead."""
@@ -128,23 +128,25 @@ class EventHub:
                 await turn()
                 await anyio.lowlevel.checkpoint()
             first = False
-            events, after = await self._read_piece(after, wanted)
+            events, after = await self._read_piece(after, event_filter)
             resets = [place for place, event in enumerate(events) if event.kind is EventKind.RESET]
             if events:
                 yield events[resets[-1] :] if resets else events
 
-    async def _read_piece(self, after: int, wanted: EventFilter) -> tuple[list[LoggedEvent], int]:
+    async def _read_piece(self, after: int, event_filter: EventFilter) -> tuple[list[LoggedEvent], int]:
         """Return the next events after an id that pass the filter, and the id up to which the log was searched."""
         oldest = self._recent[0].id
         if after < oldest - 1:
             async with self._database.connection_for_lists() as connection:
-                events = await events_sql.read_events_between(connection, after, oldest, wanted, MAX_EVENTS_PER_PIECE)
+                events = await events_sql.read_events_between(
+                    connection, after, oldest, event_filter, MAX_EVENTS_PER_PIECE
+                )
             return events, events[-1].id if len(events) == MAX_EVENTS_PER_PIECE else oldest - 1
         place = bisect_right(self._recent, after, key=_event_id)
         events = []
         for event in self._recent[place : place + MAX_SCANNED_EVENTS]:
             after = event.id
-            if wanted.matches(event):
+            if event_filter.matches(event):
                 events.append(event)
                 if len(events) == MAX_EVENTS_PER_PIECE:
                     break
@@ -152,25 +154,25 @@ class EventHub:
 
     @contextmanager
     def _register(self, listener: Listener) -> Iterator[Listener]:
-        wanted, key = listener.wanted, listener.wanted.key
-        self._topics.setdefault(key, {}).setdefault(wanted, {})[listener] = None
+        event_filter, key = listener.event_filter, listener.event_filter.key
+        self._topics.setdefault(key, {}).setdefault(event_filter, {})[listener] = None
         if self.stopping:
             listener.end()
         try:
             yield listener
         finally:
             topics = self._topics[key]
-            del topics[wanted][listener]
-            if not topics[wanted]:
-                del topics[wanted]
+            del topics[event_filter][listener]
+            if not topics[event_filter]:
+                del topics[event_filter]
             if not topics:
                 del self._topics[key]
 
     async def _read_log(self) -> None:
         if not self._recent:
-            self._recent.extend(await events_sql.read_newest(self._line, MIN_KEPT_EVENTS))
+            self._recent.extend(await events_sql.read_newest(self._connection, MIN_KEPT_EVENTS))
             return
-        while events := await events_sql.read_events_after(self._line, self._recent[-1].id, MAX_READ_EVENTS):
+        while events := await events_sql.read_events_after(self._connection, self._recent[-1].id, MAX_READ_EVENTS):
             self._recent.extend(events)
             if len(self._recent) > 2 * MIN_KEPT_EVENTS:
                 del self._recent[:-MIN_KEPT_EVENTS]
@@ -188,9 +190,9 @@ class EventHub:
         heard: dict[EventFilter, list[LoggedEvent]] = {}
         for event in events:
             for key in tuple(self._topics) if event.kind is EventKind.RESET else event.keys:
-                for wanted in self._topics.get(key, ()):
-                    if wanted.matches(event):
-                        heard.setdefault(wanted, []).append(event)
-        for wanted, passing in heard.items():
-            for listener in self._topics[wanted.key][wanted]:
+                for event_filter in self._topics.get(key, ()):
+                    if event_filter.matches(event):
+                        heard.setdefault(event_filter, []).append(event)
+        for event_filter, passing in heard.items():
+            for listener in self._topics[event_filter.key][event_filter]:
                 listener.notify(passing)

@@ -17,11 +17,11 @@ class Listener:
     """Reader of the events of a filter. Call `wait` from one task, and the other methods from any task of the loop. The
     loop must be asyncio's, because its futures and timers are the cheapest way for thousands of listeners to wait."""
 
-    __slots__ = ("_heartbeat_at", "_missed", "_queue", "_waiter", "_woken", "ended", "is_idle", "wanted")
+    __slots__ = ("_heartbeat_at", "_missed", "_queue", "_waiter", "_woken", "ended", "event_filter", "is_idle")
 
-    def __init__(self, wanted: EventFilter, missed: AsyncIterator[Sequence[LoggedEvent]] | None = None) -> None:
+    def __init__(self, event_filter: EventFilter, missed: AsyncIterator[Sequence[LoggedEvent]] | None = None) -> None:
         """`missed` reads earlier events, which come first."""
-        self.wanted = wanted
+        self.event_filter = event_filter
         self.ended = False
         self.is_idle = False  # True if the last wait ended because it was time for a heartbeat
         self._missed = missed

@@ -40,7 +40,7 @@ _ENDED_BY: Final[dict[int, ProgressOp]] = {
 }
 
 
-def progress_of(job_id: bytes, found: JobWithOps) -> ProvisionalJob | None:
+def build_progress(job_id: bytes, found: JobWithOps) -> ProvisionalJob | None:
     """Return the progress of a job, or None if neither the outbox nor the index has the job."""
     job, ops = found.job, found.ops
     before = job_status(job.state, job.ended_because) if job is not None else None

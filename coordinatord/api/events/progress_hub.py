@@ -13,7 +13,7 @@ import anyio
 from common.api.progress import ProvisionalJob
 from coordinatord.api.events.listeners import Listener
 from coordinatord.api.events.messages import progress_message
-from coordinatord.api.events.progress import progress_of
+from coordinatord.api.events.progress import build_progress
 from coordinatord.api.events.progress_sql import read_jobs_with_ops
 from coordinatord.base.errors import Retryable
 from coordinatord.base.wake import Wake
@@ -36,7 +36,7 @@ class ProgressHub:
         self._followers: dict[Listener, None] = {}
 
     async def read_progress(self, job_id: bytes) -> ProvisionalJob | None:
-        return progress_of(job_id, await self._reads.get(job_id))
+        return build_progress(job_id, await self._reads.get(job_id))
 
     @contextmanager
     def follow(self, job_id: bytes, listener: Listener) -> Iterator[Callable[[], Awaitable[bytes]]]:

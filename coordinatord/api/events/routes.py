@@ -14,10 +14,10 @@ from common.api.progress import ProgressStep, ProvisionalJob
 from common.api.states import JobState
 from common.api.words import MEMBER_TEXTS, NO_EXAMPLE
 from common.scalars import hex_of
+from coordinatord.api.events.connection_limits import ConnectionLimits
 from coordinatord.api.events.events_sql import EventFilter, LoggedEvent
 from coordinatord.api.events.hub import EventHub
 from coordinatord.api.events.listeners import stream_events
-from coordinatord.api.events.places import Places
 from coordinatord.api.events.progress_hub import ProgressHub
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import NoSuchObject
@@ -100,7 +100,7 @@ def events_reply(about: str, *shapes: object) -> Reply:
 @attrs.frozen(slots=True)
 class EventRoutes:
     hub: EventHub
-    places: Places
+    connection_limits: ConnectionLimits
     current_events: BatchedReads[bytes, IndexRead[LoggedEvent]]
     progress: ProgressHub
     buckets: TokenBuckets
@@ -192,13 +192,13 @@ class EventRoutes:
 
     async def stream_all(self, request: Request) -> StreamedResponse:
         query = request.query
-        wanted = EventFilter(
+        event_filter = EventFilter(
             owner=query.get("owner"),
             model_id=query.get("model"),
             provider_id=query.get("provider"),
             state=_STATES.get(query.get("state", "")),
         )
-        return self._stream_response(request, wanted)
+        return self._stream_response(request, event_filter)
 
     async def stream_job(self, request: Request) -> Response | StreamedResponse:
         job_id = request.path["id"]
@@ -214,19 +214,23 @@ class EventRoutes:
         progress = await self.progress.read_progress(request.path["id"])
         return responses.not_found(NoSuchObject("job")) if progress is None else responses.ok(progress)
 
-    def _stream_response(self, request: Request, wanted: EventFilter, *, provisional: bool = False) -> StreamedResponse:
-        return StreamedResponse(200, STREAM_HEADERS, None, partial(self._open_stream, request, wanted, provisional))
+    def _stream_response(
+        self, request: Request, event_filter: EventFilter, *, provisional: bool = False
+    ) -> StreamedResponse:
+        return StreamedResponse(
+            200, STREAM_HEADERS, None, partial(self._open_stream, request, event_filter, provisional)
+        )
 
     @asynccontextmanager
     async def _open_stream(
-        self, request: Request, wanted: EventFilter, provisional: bool
+        self, request: Request, event_filter: EventFilter, provisional: bool
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         async with AsyncExitStack() as held:
-            held.enter_context(self.places.hold_place(request.caller, "stream"))
+            held.enter_context(self.connection_limits.count_connection(request.caller, "stream"))
             after = resume_position(request)
             turn = partial(self.buckets.wait_and_take, request.caller, REQUESTS_PER_REPLAY_PIECE)
-            listener, since = await held.enter_async_context(self.hub.follow(wanted, after, turn))
-            present, job_id = None, wanted.job_id
+            listener, since = await held.enter_async_context(self.hub.follow(event_filter, after, turn))
+            present, job_id = None, event_filter.job_id
             if job_id is not None and after is None:  # read after the listener has started, so that no event is missed
                 present = (await self.current_events.get(job_id)).value
             progress = None

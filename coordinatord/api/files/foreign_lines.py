@@ -20,11 +20,11 @@ class _LineShape(msgspec.Struct):
 
 
 _read_shape: Final = msgspec.json.Decoder(_LineShape).decode
-WRAPPED_LINE: Final = (
+WRAPPED_LINE_MESSAGE: Final = (
     "a line must be the whole body of a POST /v1/jobs submission (signed order, auth_sig, amount, container), not"
     " {custom_id, method, url, body} around one"
 )
-UNSEALED_CUSTOM_ID: Final = (
+UNSEALED_CUSTOM_ID_MESSAGE: Final = (
     "custom_id must not be next to an order, where it would be public and then lost: seal it in the envelope"
 )
 
@@ -36,11 +36,11 @@ def foreign_line_error(*, body: bool, signed: bool, named: bool) -> str | None:
     an object `body` if `body` is True, a signature if `signed` is True, and a custom_id if `named` is True.
     """
     if body and not signed:
-        return WRAPPED_LINE
-    return UNSEALED_CUSTOM_ID if named else None
+        return WRAPPED_LINE_MESSAGE
+    return UNSEALED_CUSTOM_ID_MESSAGE if named else None
 
 
-def check_line(line: bytes, number: int) -> None:
+def reject_foreign_line(line: bytes, number: int) -> None:
     """Raise Refused for a line in the format of another API."""
     try:
         shape = _read_shape(line)

@@ -8,7 +8,7 @@ from common.api import limits
 from common.container import CommitmentHasher
 from common.refusal import Refused
 from coordinatord.api.files.files_sql import Purpose
-from coordinatord.api.files.foreign_lines import MAX_CHECKED_LINE_BYTES, check_line
+from coordinatord.api.files.foreign_lines import MAX_CHECKED_LINE_BYTES, reject_foreign_line
 
 MAX_BATCH_LINES: Final = limits.MAX_BATCH_LINES
 BLANK_BYTES: Final = b" \t\r"
@@ -111,7 +111,7 @@ class LineInspection:
             self._too_long = False
         elif line.strip(BLANK_BYTES):
             self._lines += 1
-            check_line(line, self._number)
+            reject_foreign_line(line, self._number)
 
     def finish(self) -> InspectionResult:
         self.update(b"\n")

@@ -15,7 +15,7 @@ from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.orders.submission import QuotedOrder
 
 
-def client_job(row: JobRow, block: int, reclaimable_block: int | None = None) -> jobs.ClientJob:
+def client_job_shape(row: JobRow, block: int, reclaimable_block: int | None = None) -> jobs.ClientJob:
     """Return a job as its client sees it. `reclaimable_block` is an estimate."""
     job_id = hex_of(row.job_id)
     # Arguments by position, because clients poll this route often, and keyword arguments would double its cost.
@@ -70,7 +70,7 @@ def candidate_shape(row: LiveAsk) -> market.ListedCandidate[Digits]:
     )
 
 
-def quote_body(book: AddressBook, quoted: QuotedOrder) -> market.QuoteBodyShape:
+def quote_body_shape(book: AddressBook, quoted: QuotedOrder) -> market.QuoteBodyShape:
     return market.QuoteBodyShape(
         quote=quote_shape(book, quoted),
         candidates=tuple(candidate_shape(row) for row in quoted.candidates),
@@ -102,7 +102,7 @@ def quote_shape(book: AddressBook, quoted: QuotedOrder) -> market.QuoteShape[Dig
     )
 
 
-def checked_shape(
+def check_result_shape(
     book: AddressBook, failures: list[market.FailedCheck], quoted: QuotedOrder | None, *, paid: bool
 ) -> market.CheckedShape:
     return market.CheckedShape(

@@ -113,12 +113,12 @@ def read_submission(body: Mapping[str, object]) -> MarketProbe | OrderBody:
     if body.get("rate_in") is None and body.get("rate_out") is None:
         return read_object(MarketProbe, body)
     order = read_object(OrderBody, body)
-    for fault in shape_faults(order):
+    for fault in optional_field_faults(order):
         raise fault
     return order
 
 
-def shape_faults(body: OrderBody) -> Iterator[Refused]:
+def optional_field_faults(body: OrderBody) -> Iterator[Refused]:
     """Yield the faults of the optional fields: a payment without amount or container, a container without payment, or
     two containers."""
     has_container = body.container is not None or body.container_cid is not None

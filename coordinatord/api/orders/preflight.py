@@ -14,7 +14,7 @@ from common.api import errors
 from common.api.fields import read_object_or_faults
 from common.api.market import FailedCheck
 from common.refusal import Refused
-from coordinatord.api.orders.bodies import OrderBody, shape_faults
+from coordinatord.api.orders.bodies import OrderBody, optional_field_faults
 from coordinatord.api.orders.faults import SLA_NOT_ALLOWED, Fault
 from coordinatord.api.orders.submission import QuotedOrder, Submissions
 from coordinatord.api.orders.validation import DUPLICATE_JOB, Failure, Findings
@@ -48,7 +48,7 @@ class Preflight:
     async def _check(self, body: OrderBody) -> tuple[list[FailedCheck], QuotedOrder | None]:
         checks = self.submissions.checks
         found = Findings(await checks.registry.read_fees())
-        failed = [_failed_body_check(fault) for fault in shape_faults(body)]
+        failed = [_failed_body_check(fault) for fault in optional_field_faults(body)]
         failed += map(_failed_check, checks.order_faults(body))
         async for failure in checks.find_failures(body, found, every=True, is_sound=not failed):
             failed.append(_failed_check(failure))

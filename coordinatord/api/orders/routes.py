@@ -82,7 +82,7 @@ def submit_response(outcome: SubmitOutcome, book: AddressBook, poll: str) -> Res
             return responses.not_retryable(402, listed)
         case QuotedOrder():
             # 402 requests payment. 409 means that the signed amount is outdated.
-            quote = answers.quote_body(book, outcome)
+            quote = answers.quote_body_shape(book, outcome)
             return responses.not_retryable(409 if outcome.changed else 402, quote)
         case RefusedByChain() | WouldRefuse() | RelayBusy() | NoReceipt():
             return relay_responses.relay_failure_response(outcome, poll)
@@ -226,7 +226,7 @@ class OrderRoutes:
     async def check_order(self, request: Request) -> Response:
         failures, quoted = await self.preflight.check(request.body)
         paid = request.body.get("auth_sig") is not None
-        return responses.ok(answers.checked_shape(self.book, failures, quoted, paid=paid))
+        return responses.ok(answers.check_result_shape(self.book, failures, quoted, paid=paid))
 
     async def read_job(self, request: Request) -> Response:
         found = await self.reads.job.get(request.path["id"])
@@ -235,7 +235,7 @@ class OrderRoutes:
         at, block = row.reclaimable_at, None
         if at is not None:
             block = await self.reads.pace.estimate_block_after(found.snapshot, at)
-        return responses.ok(answers.client_job(row, found.snapshot.block_number, block), snapshot=found.snapshot)
+        return responses.ok(answers.client_job_shape(row, found.snapshot.block_number, block), snapshot=found.snapshot)
 
     async def cancel_job(self, request: Request) -> Response:
         job_id = request.path["id"]

@@ -110,20 +110,20 @@ class RequestCapacityOp:
 JobOp: TypeAlias = ClaimOp | SettleOp | FailOp
 ProviderOp: TypeAlias = JobOp | SetIdentityOp | RequestCapacityOp
 
-OPS: Final[dict[str, type[ProviderOp]]] = {
+OP_CLASSES: Final[dict[str, type[ProviderOp]]] = {
     "claim": ClaimOp,
     "settle": SettleOp,
     "fail": FailOp,
     "set_identity": SetIdentityOp,
     "request_capacity": RequestCapacityOp,
 }
-_OP_NAME: Final = Choice(tuple(OPS))
+_OP_NAME: Final = Choice(tuple(OP_CLASSES))
 
 
 def read_op(body: Mapping[str, object]) -> ProviderOp:
     if body.get("op") is None:
         raise Refused("op is required", "op")
-    op = read_object(OPS[_OP_NAME.read(body["op"], "op")], body)
+    op = read_object(OP_CLASSES[_OP_NAME.read(body["op"], "op")], body)
     if isinstance(op, SettleOp):
         _check_result(op)
     if isinstance(op, SetIdentityOp):
@@ -183,7 +183,7 @@ class _OpAuthor:
 
 
 @attrs.frozen(slots=True)
-class Ops:
+class OpService:
     domains: Domains
     jobs: JobRegistry
     providers: ProviderRegistry

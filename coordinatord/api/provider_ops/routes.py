@@ -15,7 +15,7 @@ from coordinatord.api.events.progress_hub import ProgressHub
 from coordinatord.api.events.routes import PREFER_HEADERS, RESPOND_ASYNC, STORED_REPLY, stored_response
 from coordinatord.api.provider_ops import asks, ops
 from coordinatord.api.provider_ops.asks import AskPublisher, AsksBody
-from coordinatord.api.provider_ops.ops import OPS, Ops, read_op
+from coordinatord.api.provider_ops.ops import OP_CLASSES, OpService, read_op
 from coordinatord.base.outcomes import NotSigned, SessionRow, WouldRefuse
 from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.relayer.outbox_sql import Queued
@@ -91,12 +91,12 @@ class SimulateBody:
 
 
 def _examples() -> dict[str, object]:
-    return {op: object_example(shape, "result_cid") for op, shape in OPS.items()}
+    return {op: object_example(shape, "result_cid") for op, shape in OP_CLASSES.items()}
 
 
 @attrs.frozen(slots=True)
 class OperationRoutes:
-    ops: Ops
+    ops: OpService
     asks: AskPublisher
     registry: JobRegistry
     posted: PostedJobs
@@ -118,7 +118,7 @@ class OperationRoutes:
                 ),
                 handler=self.run_op,
                 headers=PREFER_HEADERS,
-                body=Body.any_of(list(OPS.values()), read_op, _examples, limits.MAX_ORDER_BODY_BYTES),
+                body=Body.any_of(list(OP_CLASSES.values()), read_op, _examples, limits.MAX_ORDER_BODY_BYTES),
                 session=True,
                 replies=(
                     Reply(201, shape=providers.OpDoneShape, about="The op is mined"),

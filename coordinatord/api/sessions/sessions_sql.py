@@ -124,7 +124,7 @@ async def read_revocations(connection: PreparedConnection) -> int:
     return times
 
 
-async def drop_expired(connection: Connection) -> None:
+async def delete_expired_sessions(connection: Connection) -> None:
     for table in ("nonces", "sessions"):
         await remove_due(connection, table, "expires_at <= statement_timestamp()")
 

@@ -62,7 +62,7 @@ class ReadinessCheck:
     ) -> None:
         # A separate connection with a timeout. A statement of the pool would hang with the database, and callers would
         # keep getting the last good report.
-        self._line = database.prepared_connection(timeout_s)
+        self._connection = database.prepared_connection(timeout_s)
         self._timeout_s = timeout_s
         self._rpc = rpc
         self._role = role
@@ -111,8 +111,8 @@ class ReadinessCheck:
         elif self._supervisor.failing_task is not None:
             fault = f"task_failing:{self._supervisor.failing_task}"
         try:
-            position = await read_position_within_timeout(self._line)
-            if await is_read_only(self._line):
+            position = await read_position_within_timeout(self._connection)
+            if await is_read_only(self._connection):
                 fault = "database_read_only"
             elif await self._relayer_is_absent():
                 fault = "relayer_absent"
@@ -124,7 +124,7 @@ class ReadinessCheck:
         return report
 
     async def _relayer_is_absent(self) -> bool:
-        if await is_role_held(self._line, self._relayer):
+        if await is_role_held(self._connection, self._relayer):
             self._absent_since = None
             return False
         if self._absent_since is None:
@@ -171,7 +171,7 @@ class ChainState:
 
 
 @attrs.frozen(slots=True)
-class DeploymentReads:
+class DeploymentReader:
     book: AddressBook
     registry: JobRegistry
     windows: MarketWindows

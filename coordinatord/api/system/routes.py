@@ -8,7 +8,7 @@ from common.api import chain
 from common.api.shapes import OMITTED
 from common.api.words import NO_EXAMPLE
 from common.scalars import hex_of
-from coordinatord.api.system.readiness import ChainState, DeploymentReads, ReadinessCheck, ReadinessReport
+from coordinatord.api.system.readiness import ChainState, DeploymentReader, ReadinessCheck, ReadinessReport
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import CHAIN_REPLIES, Reply, Request, Route
@@ -33,7 +33,7 @@ def _digits(number: int | None) -> str | None:
     return str(number) if number is not None else None
 
 
-def deployment_body(reads: DeploymentReads, now: ChainState) -> chain.DeploymentShape:
+def deployment_shape(reads: DeploymentReader, now: ChainState) -> chain.DeploymentShape:
     book = reads.book
     return chain.DeploymentShape(
         chain_id=book.chain_id,
@@ -60,13 +60,13 @@ class StopFlag:
     """Flag that is set when the daemon begins to stop. Load balancers then see that the daemon is not ready before its
     connections close."""
 
-    begun: bool = False
+    is_set: bool = False
 
 
 @attrs.frozen(slots=True)
 class SystemRoutes:
     readiness: ReadinessCheck
-    deployment: DeploymentReads
+    deployment: DeploymentReader
     stopping: StopFlag
 
     def routes(self) -> list[Route]:
@@ -126,7 +126,7 @@ class SystemRoutes:
         return responses.ok(chain.HealthShape("ok"))
 
     async def read_readiness(self, _: Request) -> Response:
-        return readiness_response(await self.readiness.report(), stopping=self.stopping.begun)
+        return readiness_response(await self.readiness.report(), stopping=self.stopping.is_set)
 
     async def read_chain(self, _: Request) -> Response:
-        return responses.ok(deployment_body(self.deployment, await self.deployment.read_state()))
+        return responses.ok(deployment_shape(self.deployment, await self.deployment.read_state()))

@@ -18,7 +18,7 @@ from common.api.states import JobState
 from common.api.tabs import MAX_TAB_WAITING_BYTES, MAX_TAB_WAITING_FRAMES, TabRefusalCode
 from coordinatord.api.events.events_sql import LoggedEvent
 from coordinatord.api.events.hub import EventHub
-from coordinatord.api.tabs.parties import PartyReads, is_owner_side, refusal_of
+from coordinatord.api.tabs.parties import PartyReads, is_owner_side, party_refusal
 from coordinatord.api.tabs.readers import TabReader
 from coordinatord.api.tabs.tabs_sql import (
     NewFrames,
@@ -50,7 +50,7 @@ IsOverRate = Callable[[bytes, int, int], bool]
 class TabMailbox:
     def __init__(self, database: Database, hub: EventHub) -> None:
         self.parties = PartyReads(database)
-        self._line = database.prepared_connection()
+        self._connection = database.prepared_connection()
         self._hub = hub
         self._readers: dict[tuple[bytes, bool], TabReader] = {}
         self._registered: dict[int, TabReader] = {}
@@ -72,7 +72,7 @@ class TabMailbox:
         accepted: list[NewFrames] = []
         parties = await self.parties.read_parties(by_tab)
         for job_id, of_tab in by_tab.items():
-            code: TabRefusalCode | None = refusal_of(parties[job_id], session)
+            code: TabRefusalCode | None = party_refusal(parties[job_id], session)
             if code is None and is_over_rate(job_id, len(of_tab), sum(map(len, of_tab))):
                 code = "mailbox_full"
             if code is not None:
@@ -81,7 +81,10 @@ class TabMailbox:
                 accepted.extend(_pack_rows(job_id, of_tab))
         if accepted:
             full = await store_frames(
-                self._line, accepted, self._uncounted.tabs_to_count(accepted, to_owner=to_owner), to_owner=to_owner
+                self._connection,
+                accepted,
+                self._uncounted.tabs_to_count(accepted, to_owner=to_owner),
+                to_owner=to_owner,
             )
             refused |= dict.fromkeys(full, "mailbox_full")
             self._uncounted.mark_full(full, to_owner=to_owner)
@@ -96,7 +99,7 @@ class TabMailbox:
             older.finish("replaced")
         self._readers[place] = reader
         try:
-            await register_reader(self._line, reader.key)
+            await register_reader(self._connection, reader.key)
             self._registered[reader.key.id] = reader
             self._possibly_ended.add(job_id)  # the job may have ended since its parties were read
             if self._hub.stopping:
@@ -130,7 +133,7 @@ class TabMailbox:
         free = {number: reader for number, reader in self._registered.items() if reader.is_free}
         if not free:
             return
-        taken = await take_frames(self._line, {reader.key: reader.after for reader in free.values()})
+        taken = await take_frames(self._connection, {reader.key: reader.after for reader in free.values()})
         for number, events in taken.events.items():
             free[number].deliver(events)
         for number in taken.replaced:
@@ -138,7 +141,7 @@ class TabMailbox:
         if taken.unknown:
             for number in taken.unknown:
                 free[number].after = 0  # the emptied table restarts its ids
-            await restore_readers(self._line, [free[number].key for number in taken.unknown])
+            await restore_readers(self._connection, [free[number].key for number in taken.unknown])
 
     async def _end_readers(self) -> None:
         """End the readers of jobs that are not claimed any more."""

@@ -30,7 +30,7 @@ class PartyReads:
     posts of frames cost no read."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
-        self._line = database.prepared_connection()
+        self._connection = database.prepared_connection()
         self._clock = clock
         self._known: dict[bytes, _CachedParties] = {}
         self._changes = 0
@@ -44,7 +44,7 @@ class PartyReads:
             if known is not None and now < known.until:
                 found[job_id] = known.parties
         if missing := [job_id for job_id in job_ids if job_id not in found]:
-            read = await read_parties(self._line, missing)
+            read = await read_parties(self._connection, missing)
             found |= read
             if self._changes == changes:  # otherwise the parties may have changed since the read
                 self._cache_parties(read, now + CACHE_LIFETIME_S)
@@ -71,7 +71,7 @@ def is_owner_side(session: SessionRow) -> bool:
     return session.provider_id is None
 
 
-def refusal_of(parties: TabParties | None, session: SessionRow) -> PartyRefusal | None:
+def party_refusal(parties: TabParties | None, session: SessionRow) -> PartyRefusal | None:
     """Return why the session may not use the tab of this job now, or None."""
     if parties is None:
         return "unknown_job"

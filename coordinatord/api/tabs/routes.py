@@ -20,10 +20,10 @@ from common.api.tabs import (
 from common.api.words import MEMBER_TEXTS
 from common.refusal import Refused
 from common.scalars import hex_of
-from coordinatord.api.events.places import Places
+from coordinatord.api.events.connection_limits import ConnectionLimits
 from coordinatord.api.events.routes import STREAM_HEADERS, events_reply
 from coordinatord.api.tabs.mailbox import TabMailbox
-from coordinatord.api.tabs.parties import PartyRefusal, is_owner_side, refusal_of
+from coordinatord.api.tabs.parties import PartyRefusal, is_owner_side, party_refusal
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.http import responses
@@ -76,7 +76,7 @@ class FrameRates:
 @attrs.frozen(slots=True)
 class TabsRoutes:
     mailbox: TabMailbox
-    places: Places
+    connection_limits: ConnectionLimits
     tab_rates: FrameRates = attrs.field(factory=lambda: FrameRates(TAB_FRAMES_PER_S, TAB_BYTES_PER_S))
     wallet_rates: FrameRates = attrs.field(factory=lambda: FrameRates(WALLET_FRAMES_PER_S, WALLET_BYTES_PER_S))
 
@@ -151,14 +151,14 @@ class TabsRoutes:
     async def read_frames(self, request: Request) -> Response | StreamedResponse:
         session, job_id = _session(request), request.path["job_id"]
         parties = await self.mailbox.parties.read_parties([job_id])
-        if (refusal := refusal_of(parties[job_id], session)) is not None:
+        if (refusal := party_refusal(parties[job_id], session)) is not None:
             return _refusal_response(refusal)
         opened = partial(self._open_stream, request.caller, job_id, is_owner_side(session))
         return StreamedResponse(200, STREAM_HEADERS, None, opened)
 
     @asynccontextmanager
     async def _open_stream(self, caller: str, job_id: bytes, to_owner: bool) -> AsyncIterator[AsyncIterator[bytes]]:
-        with self.places.hold_place(caller, "stream"):
+        with self.connection_limits.count_connection(caller, "stream"):
             async with self.mailbox.open_reader(job_id, to_owner=to_owner) as stream:
                 yield stream
 

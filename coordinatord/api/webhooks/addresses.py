@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 from common.refusal import Refused
 
 MAX_URL_CHARACTERS: Final = 2048
-_HOST: Final = re.compile(
+_HOST_PATTERN: Final = re.compile(
     r"(?=.{1,253}\Z)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.?"
 )
-_V4_REFUSED: Final = tuple(
+_V4_BLOCKED: Final = tuple(
     ipaddress.IPv4Network(network)
     for network in (
         "0.0.0.0/8",  # this network
@@ -36,10 +36,10 @@ _V4_REFUSED: Final = tuple(
         "240.0.0.0/4",  # reserved, broadcast
     )
 )
-# Global unicast addresses. IPv4-mapped, NAT64, local and multicast addresses are outside of this range. _V6_REFUSED has
+# Global unicast addresses. IPv4-mapped, NAT64, local and multicast addresses are outside of this range. _V6_BLOCKED has
 # the parts of the range that are not global or that embed an IPv4 address.
 _V6_PUBLIC: Final = ipaddress.IPv6Network("2000::/3")
-_V6_REFUSED: Final = tuple(
+_V6_BLOCKED: Final = tuple(
     ipaddress.IPv6Network(network)
     for network in (
         "2001::/23",  # protocol assignments; Teredo, ORCHID
@@ -57,8 +57,8 @@ def is_public(address: str) -> bool:
     except ValueError:
         return False
     if isinstance(parsed, ipaddress.IPv4Address):
-        return not any(parsed in network for network in _V4_REFUSED)
-    return parsed.scope_id is None and parsed in _V6_PUBLIC and not any(parsed in network for network in _V6_REFUSED)
+        return not any(parsed in network for network in _V4_BLOCKED)
+    return parsed.scope_id is None and parsed in _V6_PUBLIC and not any(parsed in network for network in _V6_BLOCKED)
 
 
 def check_url(url: str, *, private: bool) -> str:
@@ -77,27 +77,27 @@ def check_url(url: str, *, private: bool) -> str:
         wrong = f"url must be at most {MAX_URL_CHARACTERS} characters"
     elif parts.scheme != "https" and not (private and parts.scheme == "http"):
         wrong = "url must begin with https://"
-    elif not (_HOST.fullmatch(host) or _is_v6(host)):
+    elif not (_HOST_PATTERN.fullmatch(host) or _is_v6_address(host)):
         wrong = "url must have a valid host name or IP address"
     elif "@" in parts.netloc or "#" in url:
         wrong = "url must have no user, password or fragment"
     elif not private and port not in (None, 443):
         wrong = "url must use port 443"
-    elif not private and _is_numeric(host) and not is_public(host):
+    elif not private and _is_numeric_host(host) and not is_public(host):
         wrong = "url must not name a private address"
     if wrong is not None:
         raise Refused(wrong, "url")
     return url
 
 
-def _is_v6(host: str) -> bool:
+def _is_v6_address(host: str) -> bool:
     try:
         return ipaddress.IPv6Address(host).scope_id is None
     except ValueError:
         return False
 
 
-def _is_numeric(host: str) -> bool:
+def _is_numeric_host(host: str) -> bool:
     """Return True if a resolver would read the host as an address. The last label of a name never starts with a
     digit."""
     return ":" in host or host.rstrip(".").rpartition(".")[2][:1].isdigit()

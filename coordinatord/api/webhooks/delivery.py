@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 # Seconds to wait after each failed attempt, as Standard Webhooks recommends. They add up to a day and a half.
 RETRY_DELAYS_S: Final = (5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0)
-JITTER: Final = 0.2  # largest random addition to a delay, as a share of the delay
+MAX_JITTER: Final = 0.2  # largest random addition to a delay, as a share of the delay
 DISABLE_AFTER_S: Final = 86_400.0  # time without a success after which an endpoint is disabled
 MAX_RETRY_AFTER_S: Final = 86_400.0
 MIN_FAILURE_PAUSE_S: Final = 5.0  # between two turns of a failing endpoint
@@ -73,11 +73,11 @@ class PostAttempt:
         return self.status is not None and 200 <= self.status < 300
 
 
-def delay_after(attempts: int, retry_after: float | None) -> float | None:
+def retry_delay_after(attempts: int, retry_after: float | None) -> float | None:
     """Return the seconds to wait after this many attempts, or None when no attempts are left."""
     if attempts > len(RETRY_DELAYS_S):
         return None
-    delay = RETRY_DELAYS_S[attempts - 1] * (1 + random.uniform(0, JITTER))  # noqa: S311 - spreads load
+    delay = RETRY_DELAYS_S[attempts - 1] * (1 + random.uniform(0, MAX_JITTER))  # noqa: S311 - spreads load
     return max(delay, retry_after or 0.0)
 
 
@@ -275,7 +275,7 @@ def _build_turn_result(turn: Turn, due: list[DueMessage], attempts: dict[int, Po
             delivered.append(message.id)
             continue
         worst = attempt
-        delay = delay_after(message.attempts + 1, attempt.retry_after)
+        delay = retry_delay_after(message.attempts + 1, attempt.retry_after)
         if delay is None:
             given_up.append(message.id)
         else:

@@ -68,7 +68,7 @@ class PublicResolver(AbstractResolver):
         pass
 
 
-def public_socket(address: "tuple[Any, ...]") -> socket.socket:
+def open_public_socket(address: "tuple[Any, ...]") -> socket.socket:
     """Return a socket for the address of a getaddrinfo entry. Raise DestinationRefused unless the address is public."""
     family, kind, protocol, _, to = address
     if family not in (socket.AF_INET, socket.AF_INET6) or not is_public(str(to[0])):
@@ -88,7 +88,10 @@ async def open_destinations(
     Only `private` requests use a proxy, because a proxy could connect to private addresses."""
     settings: dict[str, Any] = {}
     if not private:
-        settings = {"resolver": resolver or PublicResolver(max(connections // 4, 4)), "socket_factory": public_socket}
+        settings = {
+            "resolver": resolver or PublicResolver(max(connections // 4, 4)),
+            "socket_factory": open_public_socket,
+        }
     async with open_http(
         connections=connections, timeout_s=SILENCE_TIMEOUT_S, tls=tls, proxies=private, connector=settings
     ) as http:

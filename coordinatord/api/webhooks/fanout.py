@@ -26,9 +26,9 @@ from common.api.webhook_messages import (
     TestMessage,
 )
 from coordinatord.api.events.events_sql import LoggedEvent, is_logged, read_events_after
-from coordinatord.api.events.messages import event_of
+from coordinatord.api.events.messages import event_data
 from coordinatord.api.webhooks import fanout_sql
-from coordinatord.api.webhooks.fanout_sql import Addressee, BatchNews, NewMessage
+from coordinatord.api.webhooks.fanout_sql import Addressee, BatchStatusChange, NewMessage
 from coordinatord.storage.database.connections import Connection, Database
 
 MAX_CHANGES_PER_ROUND: Final = 2_000  # limit on the events of one database transaction, and on its batches
@@ -51,14 +51,14 @@ def new_test_message(webhook_id: str) -> NewMessage:
 
 
 def job_message(event: LoggedEvent) -> JobMessage:
-    sent = event_of(event)
+    sent = event_data(event)
     if not isinstance(sent, JobEvent):
         raise AssertionError("a reset is not a job's event")
     kind: Literal["job.taken_back"] | str = f"job.{sent.event}" if event.takes_back is None else "job.taken_back"
     return JobMessage(kind, _format_rfc3339(event.block_time), sent)  # type: ignore[arg-type] # one of the names
 
 
-def batch_message(news: BatchNews) -> BatchMessage:
+def batch_message(news: BatchStatusChange) -> BatchMessage:
     counts = None
     if news.total is not None and news.completed is not None and news.failed is not None:
         counts = RequestCounts(news.completed, news.failed, news.total)
@@ -86,7 +86,7 @@ class FanOut:
         if resets:  # events before a reset are no longer valid
             await self._write_gap(connection, events[resets[-1]].id)
             return True
-        batches, more_batches = await fanout_sql.take_batches(connection, MAX_CHANGES_PER_ROUND)
+        batches, more_batches = await fanout_sql.take_batch_changes(connection, MAX_CHANGES_PER_ROUND)
         changes = [
             *(
                 _Change(e.owner, f"job.{JOB_EVENT_NAMES[e.kind]}", (m := job_message(e)).type, _encode(m))

@@ -47,7 +47,9 @@ async def processes(database_url: str) -> AsyncIterator[list[Polls]]:
 def polls_over(pool: Database) -> Polls:
     unused: Any = None
     funding, liveness = cast(FundsChecker, AllPaid()), Liveness(pool, 15_000)
-    return Polls(pool, funding, lease_ms=60_000, liveness=liveness, waiting=unused, places=unused, offers=unused)
+    return Polls(
+        pool, funding, lease_ms=60_000, liveness=liveness, waiting=unused, connection_limits=unused, offers=unused
+    )
 
 
 async def jobs_of(polls: Polls, provider: int, wanted: JobFilter, free: int) -> list[JobRow]:

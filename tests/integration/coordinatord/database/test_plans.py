@@ -32,7 +32,7 @@ _PAGES: Final = "put together for each list: test_job_pages counts the rows that
 # Names in statements that are not constants of their module.
 PARTS: Final = {
     "api.batches.lines_sql.read_ended_lines": [{"completed": "True"}, {"completed": "False"}],
-    "api.batches.lines_sql.drop_finished": [
+    "api.batches.lines_sql.delete_finished_batches": [
         {"table": f"'{table}'", "column": f"'{column}'"}
         for table, column in (("batch_lines", "batch_id"), ("batch_work", "batch_id"), ("batches", "id"))
     ],
@@ -62,15 +62,15 @@ PARTS: Final = {
         {"which": "\"t.lost and t.created_at > now() - interval '1 hour'\""},
     ],
     "chain.relayer.endings_sql.drop_endings": [{"age": "\"interval '86400 seconds'\""}],
-    "api.sessions.sessions_sql.drop_expired": [{"table": "'nonces'"}, {"table": "'sessions'"}],
+    "api.sessions.sessions_sql.delete_expired_sessions": [{"table": "'nonces'"}, {"table": "'sessions'"}],
 }
 # Not planned separately.
 UNPLANNED: Final = {
     "api.book.job_pages_sql.page_statement": _PAGES,
-    "api.book.job_pages_sql._Listing.posted_before_sql": _PAGES,
-    "api.book.job_pages_sql._Listing.offset_chunk_sql": _PAGES,
-    "api.book.job_pages_sql._Listing._running_counts_sql": _PAGES,
-    "api.book.job_pages_sql._Listing._page_sql": _PAGES,
+    "api.book.job_pages_sql._JobListSql.posted_before_sql": _PAGES,
+    "api.book.job_pages_sql._JobListSql.offset_chunk_sql": _PAGES,
+    "api.book.job_pages_sql._JobListSql._running_counts_sql": _PAGES,
+    "api.book.job_pages_sql._JobListSql._page_sql": _PAGES,
     "storage.database.removal_sql.remove_due": _REMOVAL,
     "chain.indexer.undo_sql.undo_above": "of a reorganisation, by keys that it finds in the journal",
     "chain.indexer.events_sql": "`APPEND_EXPIRY_EVENTS`, a part of the statement that marks what expired",

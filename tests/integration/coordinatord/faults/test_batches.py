@@ -47,7 +47,7 @@ async def batching(world: World, quiet: Stage) -> Batching:
 
 def small_steps(stage: Stage, max_lines: int) -> BatchWorker:
     worker = app.build_batch_worker(stage.ground)
-    return attrs.evolve(worker, expansion=attrs.evolve(worker.expansion, max_lines=max_lines))
+    return attrs.evolve(worker, expander=attrs.evolve(worker.expander, max_lines=max_lines))
 
 
 def no_puts(request: httpx.Request) -> httpx.Response | None:

@@ -185,11 +185,11 @@ def world(submitter: Submitter, monkeypatch: pytest.MonkeyPatch) -> World:
         database.demands.append((demand, liveness_ms, most))
         return LIVE
 
-    async def mark_picked(database: World, provider_id: int, model_id: int) -> None:
+    async def record_pick(database: World, provider_id: int, model_id: int) -> None:
         database.picked.append((provider_id, model_id))
 
     monkeypatch.setattr(candidates_sql, "read_candidates", read_candidates)
-    monkeypatch.setattr(liveness_sql, "mark_picked", mark_picked)
+    monkeypatch.setattr(liveness_sql, "record_pick", record_pick)
     return World(submitter.terms)
 
 

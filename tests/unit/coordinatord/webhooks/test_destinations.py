@@ -14,7 +14,7 @@ from coordinatord.api.webhooks.destinations import (
     DestinationRefused,
     PublicResolver,
     open_destinations,
-    public_socket,
+    open_public_socket,
 )
 from coordinatord.base.http_client import NoResponse
 
@@ -126,7 +126,7 @@ async def test_numeric_address_is_refused_at_the_socket(host: str) -> None:
 
 
 def test_socket_is_made_for_public_addresses_alone() -> None:
-    public_socket((socket.AF_INET, socket.SOCK_STREAM, 6, "", ("1.1.1.1", 443))).close()
+    open_public_socket((socket.AF_INET, socket.SOCK_STREAM, 6, "", ("1.1.1.1", 443))).close()
     for family, to in (
         (socket.AF_INET, ("127.0.0.1", 443)),
         (socket.AF_INET6, ("::1", 443, 0, 0)),
@@ -134,4 +134,4 @@ def test_socket_is_made_for_public_addresses_alone() -> None:
         (socket.AF_UNIX, ("1.1.1.1", 443)),
     ):
         with pytest.raises(DestinationRefused):
-            public_socket((family, socket.SOCK_STREAM, 6, "", to))
+            open_public_socket((family, socket.SOCK_STREAM, 6, "", to))

@@ -12,7 +12,7 @@ from coordinatord.base.errors import Retryable
 
 
 @attrs.define(slots=True)
-class Places:
+class ConnectionLimits:
     """Limits on streams and waiting polls: `total` in the process, `per_caller` for each caller."""
 
     total: int
@@ -24,7 +24,7 @@ class Places:
         return self._total_taken < self.total and self._taken[caller] < self.per_caller
 
     @contextmanager
-    def hold_place(self, caller: str, what: Literal["stream", "poll"]) -> Iterator[None]:
+    def count_connection(self, caller: str, what: Literal["stream", "poll"]) -> Iterator[None]:
         """Hold a place while the block runs. Raise Retryable when the caller or the process has no place left."""
         if not self.has_room(caller):
             kind: Literal["busy", "not_ready"] = "not_ready"
