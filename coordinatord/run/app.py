@@ -195,7 +195,7 @@ def background_tasks(
         loops["nodes"] = partial(watch_nodes, dependencies)
     if config.webhooks_key:
         private = config.webhooks_private == "allow"
-        loops["webhooks"] = partial(run_deliveries, database, notices, config.webhooks_key, private=private)
+        loops["webhooks"] = partial(run_deliveries, database, notices, config.webhooks_key, allow_private=private)
     if escrow is not None:
         loops["escrow"] = escrow.custody.run
     return loops

@@ -16,6 +16,7 @@ from common import abi, artifacts
 from common.address_book import AddressBook, TokenDomain
 from common.api.errors import CONTRACT_ERRORS
 from common.api.fields import read_object
+from common.api.states import BatchStatus
 from common.contract_events import call_data, returned_values
 from common.domains import Domains
 from common.envelope import ResultBody
@@ -26,7 +27,7 @@ from common.quotes import FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import recover_address
 from common.settings.reader import settings_of
-from coordinatord.api.batches.batches import BatchBody, Status, read_batch
+from coordinatord.api.batches.batches import BatchBody, read_batch
 from coordinatord.api.batches.line_checks import LineChecks, PaidLine
 from coordinatord.api.batches.line_reader import InputLine
 from coordinatord.api.batches.lines_sql import EndedLine, LineRecord
@@ -138,7 +139,7 @@ def sentences() -> list[str]:
         f"A container above {MAX_INLINE_BYTES:,} bytes",
         f"or, above {MAX_INLINE_BYTES:,} bytes, upload it",
         f"with 1 to {MAX_BATCH_LINES:,} lines that are not blank",
-        f"`completion_window` is {' or '.join(f'`{window}` ({seconds} s)' for window, seconds in BATCH_WINDOWS_S.items())}",
+        f"`completion_window` is {' or '.join(f'`{window}` ({s} s)' for window, s in BATCH_WINDOWS_S.items())}",
     ]
 
 
@@ -469,7 +470,7 @@ def test_lines_of_batch_files_are_written_so() -> None:
 
 
 def test_every_status_of_a_batch_is_named() -> None:
-    assert set(get_args(Status)) - {"cancelling"} <= named(SECTIONS["Batches"])
+    assert set(get_args(BatchStatus)) - {"cancelling"} <= named(SECTIONS["Batches"])
 
 
 # --- refusals ---

@@ -22,7 +22,7 @@ from coordinatord.storage.database.locks import keep_transaction_open
 
 @attrs.frozen(slots=True)
 class LineAllowances:
-    """Checks lines with the limits that also apply to single submissions.
+    """Checks batch lines against the gas budgets and balances that also limit single submissions.
 
     A line over its owner's gas budget waits, with all later lines, until there is room or the batch's window ends. The
     budget grows as earlier lines settle. A line beyond its owner's balance fails, like a single submission. A post that
@@ -54,11 +54,11 @@ class LineAllowances:
             owner: await budgets_sql.count_fitting_ops(connection, each.spending, len(lines))
             for owner, each in allowances.items()
         }
-        for place, one in enumerate(lines):
-            if isinstance(one, PaidLine):
-                if rooms[one.owner] <= 0:
-                    return lines[:place], allowances
-                rooms[one.owner] -= 1
+        for index, line in enumerate(lines):
+            if isinstance(line, PaidLine):
+                if rooms[line.owner] <= 0:
+                    return lines[:index], allowances
+                rooms[line.owner] -= 1
         return lines, allowances
 
     async def read_requeue_allowances(self, connection: Connection, owners: Sequence[bytes]) -> dict[bytes, Allowance]:
@@ -84,10 +84,10 @@ class LineAllowances:
         checked_balances = dict(balances)
         promised = {owner: standing.open_amounts + standing.unindexed for owner, standing in standings.items()}
         read_again: set[bytes] = set()
-        kept: list[CheckedLine] = []
+        results: list[CheckedLine] = []
         for one in checked:
             if not isinstance(one, PaidLine) or one.owner not in checked_balances:
-                kept.append(one)
+                results.append(one)
                 continue
             owner, total = one.owner, promised[one.owner] + one.paid.amount
             if total > checked_balances[owner] and owner not in read_again:
@@ -98,11 +98,11 @@ class LineAllowances:
             if total > checked_balances[owner]:
                 metrics.budget_refusals.labels("balance").inc()
                 refusal = insufficient_balance(owner, one.paid.amount, balances[owner])
-                kept.append(LineRecord(one.line, one.paid.body.job_id, None, refusal.name, refusal.message))
+                results.append(LineRecord(one.line, one.paid.body.job_id, None, refusal.name, refusal.message))
             else:
                 promised[owner] = total
-                kept.append(one)
-        return kept, checked_balances
+                results.append(one)
+        return results, checked_balances
 
 
 async def _read_standings(connection: Connection, owners: Sequence[bytes]) -> dict[bytes, Standing]:

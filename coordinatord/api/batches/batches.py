@@ -21,12 +21,11 @@ from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.snapshot_sql import Snapshot
 from coordinatord.storage.pins.storage_budgets import UNLIMITED, StorageBudgets
 
-Status = states.BatchStatus
 BatchAtSnapshot = tuple[Snapshot, BatchRow]
 _MAX_ID_CHARACTERS: Final = 16_384  # an id may be any text; an unknown id is not found
 
 
-def status_of(batch: BatchRow) -> Status:
+def status_of(batch: BatchRow) -> states.BatchStatus:
     """Return the status of a batch, from the times in its row and from its lines."""
     for status, at in (
         ("failed", batch.failed_at),
@@ -66,7 +65,7 @@ class BatchBody:
     metadata: Mapping[str, str] = body_field(_METADATA, optional=True, default={})
     output_expires_after: ExpiresAfter | None = body_field(
         NestedObject(ExpiresAfter),
-        "how long the output files are kept: accepted where it is the retention period",
+        "retention of the output files; must equal the coordinator's retention period",
         optional=True,
     )
 
@@ -138,12 +137,12 @@ class BatchService:
     async def list_page(self, owner: bytes, after: str | None, limit: int) -> tuple[Snapshot, list[BatchRow], bool]:
         """Return the snapshot, a page of batches, newest first, and True if there are older batches."""
         async with self.database.connection() as connection:
-            place = None
+            position = None
             if after is not None:
-                place = await batches_sql.read_list_position(connection, after, owner)
-                if place is None:
+                position = await batches_sql.read_list_position(connection, after, owner)
+                if position is None:
                     raise Refused("`after` must be the id of one of your batches", "after")
-            snapshot, found = await batches_sql.read_page(connection, owner, place, limit + 1)
+            snapshot, found = await batches_sql.read_page(connection, owner, position, limit + 1)
         return snapshot, found[:limit], len(found) > limit
 
     async def cancel(self, owner: bytes, batch_id: str) -> BatchAtSnapshot | None:
@@ -161,5 +160,5 @@ class BatchService:
 
 
 def _request_hash(body: BatchBody) -> bytes:
-    asked = [body.input_file_id, body.endpoint, body.completion_window, dict(body.metadata)]
-    return hashlib.sha256(canonical_json.canonical(asked)).digest()
+    request_fields = [body.input_file_id, body.endpoint, body.completion_window, dict(body.metadata)]
+    return hashlib.sha256(canonical_json.canonical(request_fields)).digest()

@@ -1,4 +1,4 @@
-"""Batches as their owners see them: created, listed, cancelled.
+"""Queries to create, find, list and cancel batches.
 
 The counts of a running batch are computed from its jobs, by the statement that also reads the index's position. The
 counts of an ended batch are stored in its row.
@@ -117,7 +117,8 @@ async def create(connection: Connection, new: NewBatch) -> BatchRow | None:
 async def find_created(
     connection: Connection, batch_id: str, owner: bytes, idempotency_key: str | None
 ) -> BatchRow | None:
-    """Return the batch that this owner created with this key or id. This works while the index has no position."""
+    """Return the batch that this owner created with this key or id. The query also works before the first block is
+    indexed."""
     record = await connection.fetchrow(
         f"select {_COLUMNS}, c.* from batches b left join index_position p on true {_JOIN_COUNTS}"
         " where b.owner = $1 and (b.idempotency_key = $2 or b.id = $3)",
@@ -158,13 +159,14 @@ def _batch_rows(records: Sequence[asyncpg.Record]) -> list[BatchRow]:
 
 
 async def read_list_position(connection: Connection, batch_id: str, owner: bytes) -> int | None:
+    """Return the position of a batch in the list of all batches, or None if the owner has no such batch."""
     return await connection.fetchval(  # type: ignore[no-any-return] # asyncpg is untyped
         "select place from batches where id = $1 and owner = $2", batch_id, owner
     )
 
 
 async def cancel(connection: Connection, batch_id: str, owner: bytes) -> bool:
-    """Cancel a batch. Return False when it has ended. Repeating a cancel changes nothing."""
+    """Cancel a batch. Return False when the batch has ended. A repeated cancel changes nothing."""
     found = await connection.fetchval(
         "with cancelled as (update batches set cancelling_at = coalesce(cancelling_at, clock_timestamp())"
         " where id = $1 and owner = $2 and ends_as is null and failed_at is null returning true),"

@@ -41,7 +41,7 @@ NOT_POSTED_MESSAGES: Final = {
     "expired": "the batch's window ended before this line was posted",
 }
 BUDGET_RETRY_PAUSE_S: Final = 2.0  # until the next attempt after the owner's gas budget was exhausted
-MAX_READ_ATTEMPTS: Final = 3  # failed attempts in a row after which a missing input file is lost
+MAX_READ_ATTEMPTS: Final = 3  # failed attempts in a row after which a missing input file counts as lost
 
 
 log = structlog.get_logger(__name__)
@@ -58,7 +58,7 @@ class BatchExpander:
     clock: Clock
     max_lines: int = MAX_LINES  # per step
 
-    async def step(self, connection: Connection, work: BatchWork) -> None:
+    async def expand_next_lines(self, connection: Connection, work: BatchWork) -> None:
         """Post and record the next lines, as far as their owners' budgets allow, in the transaction that locks
         `work`."""
         start = Cursor(work.bytes_done, work.lines_done)
@@ -99,7 +99,7 @@ class BatchExpander:
 
     async def _read_lines(self, work: BatchWork, start: Cursor, max_lines: int) -> LinePortion:
         if work.input_bytes is None:
-            raise Retryable("pinner_unavailable", "the input file is gone", "object_missing")
+            raise Retryable("pinner_unavailable", "the input file has been deleted", "object_missing")
         key = files_sql.object_key(work.input_file_id)
 
         def read(first: int, last: int) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
@@ -110,7 +110,7 @@ class BatchExpander:
     async def _end_unreadable_batch(self, connection: Connection, work: BatchWork) -> None:
         """End a batch after the store lost its input file. Without any recorded line, the whole batch fails. Otherwise
         the remaining lines end as errors, and posted lines are followed to their end."""
-        message = "the object store no longer holds the input file"
+        message = "the object store has lost the input file; upload it again"
         line = work.lines_done + 1 if work.lines_done else None
         error = {"code": "object_missing", "message": message, "param": "input_file_id", "line": line}
         await work_sql.set_errors(connection, work.batch_id, json.dumps({"object": "list", "data": [error]}))
@@ -118,8 +118,8 @@ class BatchExpander:
         if not work.lines_done:
             await work_sql.fail_batch(connection, work.batch_id)
             return
-        left = (work.input_lines or 0) - await lines_sql.count_recorded(connection, work.batch_id)
-        numbers = range(work.lines_done + 1, work.lines_done + 1 + left)
+        remaining = (work.input_lines or 0) - await lines_sql.count_recorded(connection, work.batch_id)
+        numbers = range(work.lines_done + 1, work.lines_done + 1 + remaining)
         await lines_sql.record_lines(
             connection, work.batch_id, [LineRecord(n, None, None, "invalid_line", message) for n in numbers]
         )
@@ -138,7 +138,7 @@ class BatchExpander:
             # because a third of the work holds the GIL.
             checked = await to_thread.run_sync(checks.check, lines)
             bodies = [one.paid.body for one in checked if isinstance(one, PaidLine)]
-            # Other checks of the chain are left out, because the relayer simulates every post before sending.
+            # No other checks of the chain are needed here, because the relayer simulates every post before sending.
             facts = await read_chain_facts(self.registry, self.allowances.promises.token, bodies)
         uploads = await files_sql.find_inputs(connection, _upload_names(checked))
         posted = await lines_sql.find_posted(connection, work.batch_id, [body.job_id for body in bodies])
@@ -151,10 +151,10 @@ class BatchExpander:
         async with keep_transaction_open(connection):
             cids = await self.containers.store(inline)
         # The statements from here on lock the uploads and the outbox, so other transactions cannot change the result.
-        named = {one: uploads[one] for one in _upload_names(allowed)}
-        attached = await files_sql.attach_inputs(connection, named, self.retention_seconds)
+        used_uploads = {name: uploads[name] for name in _upload_names(allowed)}
+        attached = await files_sql.attach_inputs(connection, used_uploads, self.retention_seconds)
         cids |= {
-            one.body.job_id: named[name].cid
+            one.body.job_id: used_uploads[name].cid
             for one in paid
             if (name := (one.body.owner, one.body.container_cid or "")) in attached
         }
@@ -176,7 +176,7 @@ def _upload_names(lines: Sequence[CheckedLine]) -> list[UploadName]:
 def _check_against_chain(
     one: CheckedLine, facts: ChainFacts, uploads: Mapping[UploadName, FileRow], posted: set[bytes]
 ) -> CheckedLine:
-    """Check a line against the chain, its upload, and the jobs of earlier lines in `posted`. Add its job to
+    """Check a line against the chain, its upload, and the jobs of earlier lines in `posted`. Add the line's job to
     `posted`."""
     if isinstance(one, LineRecord):
         return one

@@ -61,12 +61,12 @@ class LineChecks:
         if isinstance(read, LineRecord):
             return read
         paid = read.paid
-        failed = chain(
+        faults = chain(
             order_faults(paid.body, self.domains, self.now),
             payment_faults(paid, self.domains, self.registry, self.terms),
             container_faults(paid.body),
         )
-        fault = next(failed, None)
+        fault = next(faults, None)
         return read if fault is None else read.failure_record(fault)
 
     def _read_line(self, line: InputLine) -> CheckedLine:
@@ -74,8 +74,8 @@ class LineChecks:
             return _failure_record(line, "invalid_line", f"the line is longer than {MAX_LINE_BYTES} bytes")
         try:
             values = parse_request_json(line.text)
-        except Refused as wrong:
-            return _failure_record(line, "invalid_json", wrong.message)
+        except Refused as error:
+            return _failure_record(line, "invalid_json", error.message)
         if not isinstance(values, dict):
             return _failure_record(line, "invalid_json", "the line is not a JSON object")
         url = values.get("url")
@@ -84,16 +84,16 @@ class LineChecks:
                 line.number, None, None, "endpoint_mismatch", f"url is not the batch's endpoint {self.endpoint}"
             )
         message = foreign_line_error(
-            body=isinstance(values.get("body"), dict),
-            signed=values.get("signature") is not None,
-            named=values.get("custom_id") is not None,
+            has_body=isinstance(values.get("body"), dict),
+            has_signature=values.get("signature") is not None,
+            has_custom_id=values.get("custom_id") is not None,
         )
         if message is not None:
             return _failure_record(line, "invalid_line", message)
         try:
             order = _read_order(values)
-        except Refused as wrong:
-            return _failure_record(line, wrong.code or "invalid_line", wrong.message)
+        except Refused as error:
+            return _failure_record(line, error.code or "invalid_line", error.message)
         paid = paid_order_of(order)
         if paid is None:
             message = "; ".join(
@@ -118,10 +118,10 @@ def _read_order(values: Mapping[str, object]) -> OrderBody:
 
 def _missing_payment_faults(values: Mapping[str, object]) -> list[Refused]:
     """Return a fault for each missing field of the payment, and for a missing container."""
-    lacking = [name for name in ("auth_sig", "amount") if values.get(name) is None]
+    missing = [name for name in ("auth_sig", "amount") if values.get(name) is None]
     if values.get("container") is None and values.get("container_cid") is None:
-        lacking.append("container or container_cid")
-    return [Refused(f"{name} is required", name) for name in lacking]
+        missing.append("container or container_cid")
+    return [Refused(f"{name} is required", name) for name in missing]
 
 
 def _failure_record(line: InputLine, code: str, message: str, job_id: bytes | None = None) -> LineRecord:

@@ -29,9 +29,9 @@ class LineContainers:
         """Store the container of each (job id, container, owner). Return the content ids by job. Raise Retryable if any
         container could not be stored.
 
-        The containers count towards their owners' storage budgets. A full budget does not reject them, because their
-        file was accepted. The containers stay held until the caller releases them in its own transaction. If the
-        process crashes before that, the janitor later decides whether to remove the containers.
+        The containers count towards their owners' storage budgets. A full budget does not reject them, because the
+        coordinator has already accepted their file. The containers stay held until the caller releases them in its own
+        transaction. If the process crashes before that, the janitor later decides whether to remove the containers.
         """
         if not contents:
             return {}
@@ -40,12 +40,12 @@ class LineContainers:
             known = await objects_sql.hold_objects(connection, new)
         stored: dict[str, str] = {}
         errors: list[Retryable] = []
-        left = zip(new, contents, strict=True)
+        remaining = zip(new, contents, strict=True)
 
         async def store_next_containers() -> None:
-            for one, (_, content, _) in left:
+            for new_object, (_, content, _) in remaining:
                 try:
-                    stored[one.key] = await self._store_container(one.key, content, known)
+                    stored[new_object.key] = await self._store_container(new_object.key, content, known)
                 except Retryable as error:
                     errors.append(error)
 

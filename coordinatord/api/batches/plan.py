@@ -28,7 +28,7 @@ class ModelLines:
     """Lines of one model. The units are totals of these lines."""
 
     model_id: int = body_field(UINT32)
-    lines: int = body_field(Uint(32, minimum=1), "how many lines order the model", example=100)
+    lines: int = body_field(Uint(32, minimum=1), "number of lines for this model", example=100)
     units_in: int = body_field(UINT64, "input units of all these lines together", example=1100)
     units_out: int = body_field(UINT64, "output units of all these lines together", example=6400)
 
@@ -45,7 +45,7 @@ def read_plan(body: Mapping[str, object]) -> PlanBody:
         windows = " or ".join(BATCH_WINDOWS_S)
         raise Refused(f"completion_window must be {windows}", "completion_window", "invalid_completion_window")
     if not plan.models:
-        raise Refused(f"models must name 1 to {MAX_MODELS} models", "models")
+        raise Refused(f"models must have 1 to {MAX_MODELS} items", "models")
     return plan
 
 
@@ -72,22 +72,22 @@ class BatchPlanner:
                 PlannedModelShape(
                     model_id=str(model.model_id),
                     lines=str(model.lines),
-                    allocation=tuple(_planned_share(of_model[provider], lines) for provider, lines in taken.items()),
+                    allocation=tuple(_planned_share(of_model[provider], lines) for provider, lines in share.items()),
                 )
-                for model, of_model, taken in zip(body.models, by_model, shares, strict=True)
+                for model, of_model, share in zip(body.models, by_model, shares, strict=True)
             )
         )
 
 
-def _planned_share(taker: LiveAsk, lines: int) -> PlannedShare[Digits]:
+def _planned_share(ask: LiveAsk, lines: int) -> PlannedShare[Digits]:
     return PlannedShare(
-        provider_id=str(taker.provider_id),
-        box_key=hex_of(taker.box_key),
-        rate_in=taker.rate_in,
-        rate_out=taker.rate_out,
+        provider_id=str(ask.provider_id),
+        box_key=hex_of(ask.box_key),
+        rate_in=ask.rate_in,
+        rate_out=ask.rate_out,
         lines=str(lines),
     )
 
 
-def _lines_cost(taker: LiveAsk, model: ModelLines) -> int:
-    return int(taker.rate_in) * model.units_in + int(taker.rate_out) * model.units_out
+def _lines_cost(ask: LiveAsk, model: ModelLines) -> int:
+    return int(ask.rate_in) * model.units_in + int(ask.rate_out) * model.units_out

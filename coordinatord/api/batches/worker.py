@@ -22,7 +22,7 @@ from coordinatord.storage.database.transactions import transaction
 
 POLL_INTERVAL_S: Final = 0.25  # between two queries for a batch that is due
 QUEUE_FULL_PAUSE_S: Final = 0.02  # before the next attempt to add posts
-# A check of a large batch reads all its lines. The pause after a check keeps checks to a tenth of the time.
+# Pause after a check, as a multiple of the check's duration, because a check reads all lines of the batch.
 CHECK_PAUSE_FACTOR: Final = 10.0
 MIN_CHECK_PAUSE_S: Final = 0.2
 MAX_CHECK_PAUSE_S: Final = 5.0
@@ -67,7 +67,7 @@ class BatchWorker:
         except Exception:
             if work is None:
                 raise
-            # A bug triggered by one batch must not end every process repeatedly.
+            # Catch a bug that one batch triggers. Otherwise, it would end each process that takes the batch.
             log.exception("batch step failed", batch=work.batch_id)
             await self._postpone_batch(work)
         return work is not None
@@ -79,14 +79,14 @@ class BatchWorker:
 
     async def _advance_batch(self, connection: Connection, work: BatchWork) -> None:
         if work.ends_as is not None:
-            await self.finaliser.step(connection, work)
+            await self.finaliser.finalise(connection, work)
             return
         if work.cancelling or work.expired:  # before anything else, so that the relayer does not sign these posts
             await posts_sql.withdraw_queued_posts(connection, work.batch_id)
         if work.expanded:
             await self._check_expanded(connection, work)
         elif await posts_sql.count_queue_room(connection) > 0 or work.cancelling or work.expired:
-            await self.expander.step(connection, work)
+            await self.expander.expand_next_lines(connection, work)
         else:
             await work_sql.pause_batch(connection, work.batch_id, QUEUE_FULL_PAUSE_S)
 

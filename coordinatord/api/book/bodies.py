@@ -31,8 +31,8 @@ def _model_details(row: ModelRow) -> market.ModelDetails[Digits]:
     if not isinstance(schema, dict):
         return market.ModelDetails(str(row.model_id), row.enabled, OMITTED, OMITTED)
     endpoint = schema.get(market.ENDPOINT_KEYWORD)
-    named = endpoint if isinstance(endpoint, str) and endpoint else OMITTED
-    return market.ModelDetails(str(row.model_id), row.enabled, schema, named)
+    shown_endpoint = endpoint if isinstance(endpoint, str) and endpoint else OMITTED
+    return market.ModelDetails(str(row.model_id), row.enabled, schema, shown_endpoint)
 
 
 def _provider_fields(row: ProviderRow) -> dict[str, Any]:
@@ -124,13 +124,13 @@ def allowlist_entry_shape(row: asyncpg.Record) -> market.AllowlistEntry:
     return market.AllowlistEntry(hex_of(row["key"]), row["status"], entry if isinstance(entry, dict) else {})
 
 
-def parse_published_json(raw: bytes, otherwise: object = None) -> object:
-    """Parse JSON that was published on the chain. Return `otherwise` if the bytes are not JSON. The chain does not
-    check them."""
+def parse_published_json(raw: bytes, default: object = None) -> object:
+    """Parse JSON that was published on the chain. Return `default` if the bytes are not valid JSON, because the chain
+    accepts any bytes."""
     try:
         return strict_json.parse(raw)
     except Refused:
-        return otherwise
+        return default
 
 
 def _job_fields(row: JobRow) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class Demand:
 
 @attrs.frozen(slots=True)
 class LiveAsk:
-    """Ask of a live provider. `room` is the number of further jobs of all models that the provider can take. It is
+    """Ask of a live provider. `room` is the number of further jobs of all models that the provider can take. `room` is
     negative while more orders are designated to the provider than it can take."""
 
     model_id: int

@@ -28,8 +28,8 @@ class FundsChecker:
     """Holds back jobs that their owners cannot pay for. One request reads the funds for all jobs of a poll. The answer
     is cached until the index moves to another block.
 
-    A slow node does not delay polls: the jobs then count as paid, and the node is not queried for a while. This is
-    safe, because the token rejects the claim of an unpaid job."""
+    A slow node does not delay polls: the jobs then count as payable, and the node is not queried for a while. This is
+    safe, because the token rejects the claim of a job that its owner cannot pay for."""
 
     token: PaymentToken
     database: Database

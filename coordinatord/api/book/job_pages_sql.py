@@ -49,6 +49,8 @@ class JobFilter:
 
 @attrs.frozen(slots=True)
 class PageStatement:
+    """SQL statement of a page, with its parameter values."""
+
     sql: str
     values: list[object]
     uses_counts: bool
@@ -87,13 +89,13 @@ def page_statement(job_filter: JobFilter, limit: int, offset: int) -> PageStatem
 
 
 class _JobListSql:
-    """Parts of the statement of one list."""
+    """SQL parts of the statement that reads one list of jobs."""
 
     def __init__(self, job_filter: JobFilter) -> None:
         self.values: list[object] = []
         self.direction = "desc" if job_filter.newest_first else "asc"
         self._state = None if job_filter.state is None else _STATES[job_filter.state]
-        self._key = _ALL_JOBS_KEY  # list and key in job_counts
+        self._key = _ALL_JOBS_KEY  # number and key of the list in job_counts
         self._conditions: list[str] = []  # the first condition selects the list to walk
         # The list that is probably shortest comes first, and is walked.
         for number, column, key, kind, value in (
@@ -189,10 +191,10 @@ class _JobListSql:
         one_by_one = [f"j.ordinal > {bound}", f"j.ordinal < ({small} + 1) << {_CHUNK_BITS}"]
         return " + ".join([*sums, *(f"(select count(*) {scan})" for scan in self._state_scans(one_by_one))])
 
-    def _page_sql(self, start: list[str], limit: str, offset: str) -> str:
+    def _page_sql(self, conditions: list[str], limit: str, offset: str) -> str:
         if self._posted_before is not None:
-            start = [*start, "j.ordinal <= (select ordinal from bound)"]
-        order, scans = f"order by ordinal {self.direction}", self._state_scans(start)
+            conditions = [*conditions, "j.ordinal <= (select ordinal from bound)"]
+        order, scans = f"order by ordinal {self.direction}", self._state_scans(conditions)
         if len(scans) == 1:
             return f"select j.ordinal {scans[0]} {order} limit {limit} offset {offset}"
         # Every scan has its own order and limit, so that PostgreSQL merges the scans instead of sorting.

@@ -82,7 +82,7 @@ async def lease_jobs(
 ) -> tuple[Snapshot, list[LeasedJob]]:
     """Lease the oldest matching free jobs to the provider until the provider holds `free` jobs. Return the matching
     jobs that the provider holds, oldest first. Orders that do not meet the provider's asks are leased last, and do not
-    count as held. Call this in a transaction."""
+    count towards `free`. Call this in a transaction."""
     await lock_leases(connection, poller.model_id)
     rows = await connection.fetch(
         _LEASE_JOBS,
@@ -122,11 +122,11 @@ async def hold_back_unaffordable_jobs(connection: Connection, owner: bytes, bala
     await _hold_back_where(connection, f"j.owner = $3 and {AMOUNT} > $4::numeric", owner, balance)
 
 
-async def _hold_back_where(connection: Connection, which: str, *values: object) -> None:
+async def _hold_back_where(connection: Connection, condition: str, *values: object) -> None:
     await connection.execute(
         "insert into leases as l (job_id, provider_id, model_id, expires_at, unpaid)"
         f" select j.job_id, {_HELD_BACK_PROVIDER_ID}, j.model_id, clock_timestamp() + $1, 1 from jobs j"
-        f" where j.state = {JobState.OPEN} and {which}"
+        f" where j.state = {JobState.OPEN} and {condition}"
         f" order by j.job_id limit {_MAX_HELD_BACK_PER_STATEMENT} on conflict (job_id) do update"
         " set provider_id = excluded.provider_id, unpaid = l.unpaid + 1,"
         " expires_at = clock_timestamp() + least($1 * 2 ^ least(l.unpaid, 20), $2)"

@@ -13,13 +13,13 @@ LIVE_SINCE: Final = "clock_timestamp() - {} * interval '1 millisecond'"
 
 @attrs.frozen(slots=True)
 class SeenPoll:
-    """Poll of a provider for a model, with the provider's free slots, and the poll's time by the clock of this
-    process."""
+    """Poll of a provider for a model. `free` is the number of free slots, and `polled_at` the time of the poll by this
+    process's clock."""
 
     provider_id: int
     model_id: int
     free: int
-    at: float = 0.0
+    polled_at: float = 0.0
 
 
 async def store_polls(

@@ -47,7 +47,7 @@ class ModelRoutes:
                 )
                 for path, name, about in (
                     ("/v1/models", "listModels", "List the models of the catalogue"),
-                    ("/evm/models", "listModelsOfChain", "List the models of the catalogue: as /v1/models"),
+                    ("/evm/models", "listModelsOfChain", "List the models of the catalogue, like /v1/models"),
                 )
             ),
             Route(
@@ -57,8 +57,8 @@ class ModelRoutes:
                 tag="Models",
                 about="Read one model by its name, which may contain slashes",
                 details=(
-                    "The name is sent as it is or percent-encoded. Its 404 is the one error without `param` and"
-                    " `x-svc-retryable`."
+                    "Send the name unchanged or percent-encoded. The 404 of this route is the only error without"
+                    " `param` and `x-svc-retryable`."
                 ),
                 handler=self.read_model,
                 segments={

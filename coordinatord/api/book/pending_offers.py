@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 OFFER_LIFETIME_MS: Final = 1000  # time in which a provider has to claim the job
 _CLAIM_LEASE_S: Final = 90  # a claim waits up to a minute for its post, and then for its own block
-MAX_UNSTORED_OFFERS: Final = 10_000  # offers that are not stored yet
+MAX_UNSTORED_OFFERS: Final = 10_000  # offers of this process that wait to be stored
 _DELETE_ENDED_INTERVAL_S: Final = 1.0
 
 
@@ -46,7 +46,7 @@ class PendingOffers:
         self._database = database
         self._wake_poll = wake_poll
         self._clock = clock
-        self._taken: dict[tuple[bytes, int], float] = {}  # time at which the offer of a job to a provider ends
+        self._offer_ends: dict[tuple[bytes, int], float] = {}  # time at which the offer of a job to a provider ends
         self._offers_taken = Wake()
         self._connection = database.prepared_connection()
 
@@ -67,7 +67,7 @@ class PendingOffers:
 
         jobs = await self._database.transact(take)
         for job in jobs:
-            self._taken[job.posted.job_id, poller.provider_id] = self._clock() + OFFER_LIFETIME_MS / 1000
+            self._offer_ends[job.posted.job_id, poller.provider_id] = self._clock() + OFFER_LIFETIME_MS / 1000
         if jobs:
             self._offers_taken()
         return jobs
@@ -75,12 +75,12 @@ class PendingOffers:
     async def run(self) -> NoReturn:
         """Offer jobs that were not claimed in time to the next provider, until cancelled."""
         while True:
-            next_end = min(self._taken.values(), default=math.inf)
+            next_end = min(self._offer_ends.values(), default=math.inf)
             await self._offers_taken.wait(max(0.0, next_end - self._clock()))
             now = self._clock()
-            ended = [key for key, end in self._taken.items() if end <= now]
+            ended = [key for key, end in self._offer_ends.items() if end <= now]
             for key in ended:
-                del self._taken[key]
+                del self._offer_ends[key]
             if not ended:
                 continue
             try:
@@ -103,12 +103,12 @@ class PendingOffers:
             return await pending_offers_sql.read_claimed_terms(connection, job_id, provider_id)
 
 
-async def store_offers(database: Database, offered: Mailbox[PendingJob]) -> NoReturn:
+async def store_offers(database: Database, offers: Mailbox[PendingJob]) -> NoReturn:
     """Store offers. Once a second, delete ended offers of all processes. Drop the offers that the database fails to
     store."""
     next_deletion = 0.0
     while True:
-        jobs = await offered.take(max(0.0, next_deletion - time.monotonic()))
+        jobs = await offers.take(max(0.0, next_deletion - time.monotonic()))
         is_due = time.monotonic() >= next_deletion
         if is_due:
             next_deletion = time.monotonic() + _DELETE_ENDED_INTERVAL_S

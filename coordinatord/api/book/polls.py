@@ -49,7 +49,7 @@ class PollAnswer:
 
 @attrs.frozen(slots=True)
 class FoundWork:
-    """Result of looking for jobs once. `outlook` was read just before leasing."""
+    """Jobs and offers that one search found. `outlook` was read just before leasing."""
 
     answer: PollAnswer
     outlook: PollOutlook
@@ -119,7 +119,7 @@ class Polls:
 
     async def answer_or_wait(self, poll: Poll, *, seconds: int, caller: str) -> tuple[PollAnswer, float]:
         """Like `answer`, but wait up to `seconds` while there is nothing for the provider. Return the answer and the
-        seconds waited. The provider is live while it waits. A caller without a free place does not wait."""
+        seconds waited. The provider is live while it waits. A caller that is at its connection limit does not wait."""
         if not seconds or not poll.free or not self._connection_limits.has_room(caller):
             return await self.answer(poll), 0.0
         with (
@@ -138,35 +138,34 @@ class Polls:
             async with self._database.connection() as connection:
                 return await traces_sql.read_contexts_of_orders(connection, job_ids)
         except Retryable:
-            # The provider then begins a new trace.
-            return {}
+            return {}  # the provider then begins a new trace
 
     async def _wait_for_jobs(self, poll: Poll, waiting: WaitingPoll, seconds: int) -> tuple[PollAnswer, float]:
         polls = self._waiting
         deadline, waited = anyio.current_time() + seconds, 0.0
-        look = await self._find_work(poll)
+        found = await self._find_work(poll)
         with self._liveness.keep_live(poll.poller, poll.free):
-            while look.is_empty and not polls.closed and (left := deadline - anyio.current_time()) > 0:
+            while found.is_empty and not polls.closed and (left := deadline - anyio.current_time()) > 0:
                 began = anyio.current_time()
                 woken = await waiting.wait(
-                    min(left, _EXPIRED_LEASE_CHECK_INTERVAL_S) if look.outlook.has_open_jobs else left
+                    min(left, _EXPIRED_LEASE_CHECK_INTERVAL_S) if found.outlook.has_open_jobs else left
                 )
                 waited += anyio.current_time() - began
-                look = await self._find_work(poll, recorded=True)
-                if woken and look.outlook.has_free_jobs and not look.answer.rows:
+                found = await self._find_work(poll, is_recorded=True)
+                if woken and found.outlook.has_free_jobs and not found.answer.rows:
                     polls.wake_another(waiting)
-                if woken and poll.wants_offers and look.outlook.has_offers and not look.answer.offers:
+                if woken and poll.wants_offers and found.outlook.has_offers and not found.answer.offers:
                     polls.wake_another_for_offer(waiting)
                 waiting.mark_searched()
-        return look.answer, waited
+        return found.answer, waited
 
-    async def _find_work(self, poll: Poll, *, recorded: bool = False) -> FoundWork:
-        """Look for jobs and pending offers. `recorded` means that the provider has been recorded as live before."""
+    async def _find_work(self, poll: Poll, *, is_recorded: bool = False) -> FoundWork:
+        """Look for jobs and pending offers. `is_recorded` means that the provider has already been recorded as live."""
         read = await self._outlooks.get(poll.poller)
         snapshot, outlook = read.snapshot, read.value
         if outlook is None or not outlook.known_model:
-            raise Refused("model is not in the catalogue", "model")
-        if not recorded:
+            raise Refused("model must be the id of a model in the catalogue", "model")
+        if not is_recorded:
             await self._liveness.record_poll(poll.poller, poll.free)
         rows: list[JobRow] = []
         if outlook.has_leases or (outlook.has_free_jobs and outlook.may_claim):

@@ -22,7 +22,7 @@ from coordinatord.http.routing import (
     malformed_replies,
 )
 
-_MODEL_PARAMETER = {"model": Parameter(QueryUint(32), "asks for the model of this id", example=1)}
+_MODEL_PARAMETER = {"model": Parameter(QueryUint(32), "only asks for the model with this id", example=1)}
 
 
 @attrs.frozen(slots=True)
@@ -44,7 +44,7 @@ class ProviderRoutes:
                 paged=True,
             )
 
-        window = {"sla": Parameter(QueryUint(32), "asks for this window, in seconds")}
+        window = {"sla": Parameter(QueryUint(32), "only asks for this window, in seconds")}
         filters = {"listAsks": _MODEL_PARAMETER, "listFloors": _MODEL_PARAMETER | window}
         return [
             paged_route("listAsks", "/evm/asks", "List asks of listed providers", market.AskList, self.list_asks),

@@ -53,7 +53,7 @@ class IndexReads:
 def _key_reader(
     read: Callable[[PreparedConnection, list[K]], Awaitable[tuple[Snapshot, dict[K, V]]]],
 ) -> Callable[[IndexSource[PreparedConnection], list[K]], Awaitable[dict[K, IndexRead[V]]]]:
-    """Return a reader for `BatchedReads` that reads from a standby if one has the same block as the primary."""
+    """Return a reader for `BatchedReads`. It reads from a standby that has the same block as the primary, if any."""
 
     async def read_keys(source: IndexSource[PreparedConnection], keys: list[K]) -> tuple[Snapshot, dict[K, V]]:
         return await source.read(lambda connection: read(connection, keys))

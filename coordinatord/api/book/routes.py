@@ -32,7 +32,7 @@ from coordinatord.http.routing import (
 from coordinatord.http.streaming import HeldResponse
 
 _REQUESTS_PER_SECOND_OF_WALK: Final = 100  # each 10 ms of a walk counts as one request of the caller
-_FILTERS = {
+_JOB_PARAMETERS = {
     "state": Parameter(
         Choice(("Open", "Claimed", "Settled", "Cancelled")),
         "jobs in this state; `Cancelled` covers every job that ended without a result",
@@ -50,8 +50,8 @@ _FILTERS = {
     ),
     "free": Parameter(
         QueryUint(32),
-        "a provider's poll: the number of jobs that it wants to hold, including those that it holds already; 0 leases"
-        " no more",
+        "makes the request a provider's poll: number of jobs that the provider wants to hold in total, including jobs"
+        " that it holds already; 0 leases no more jobs",
     ),
     "wait": Parameter(
         QueryUint(32, 0, limits.MAX_POLL_WAIT_S),
@@ -60,7 +60,7 @@ _FILTERS = {
     ),
     "pending": Parameter(
         Choice(("0", "1")),
-        "`1`: a poll with free slots is also offered jobs whose post is under way, in `pending`",
+        "`1`: also offer jobs whose post is not mined yet, in `pending`, to a poll with free slots",
     ),
 }
 
@@ -103,17 +103,16 @@ class BookRoutes:
                 tag="Job book",
                 about="List jobs; with `free`, poll for jobs to claim",
                 details=(
-                    "All filters are optional. With `free` the request is a provider's poll. It needs a provider's"
-                    " session, `state=Open` and `model`. It reports that the provider is live with so many free slots"
-                    " for the model, leases it up to that many jobs (open bids, and orders designated to it, the oldest"
-                    " first), and returns the jobs that it holds, earlier ones included. A job is returned with every"
-                    " poll until it is claimed or its lease has expired, so claim at once what the latest answer lists."
-                    " A job that was cancelled a moment ago may still be among them. With `wait` the answer comes as"
-                    " soon as there is a job, or without one when the time is over; sooner when the caller has too many"
-                    " waiting requests."
+                    "All filters are optional. With `free`, the request is a provider's poll. A poll needs a provider's"
+                    " session, `state=Open` and `model`. It records the provider as live with this many free slots for"
+                    " the model, leases jobs to the provider (open bids, and orders designated to the provider, oldest"
+                    " first), and returns all jobs that the provider holds. Every poll returns a job until the job is"
+                    " claimed or its lease expires, so claim the listed jobs at once. A job that was cancelled a moment"
+                    " ago may still be listed. With `wait`, the answer comes as soon as there is a job, or without a"
+                    " job when the time is over. It comes earlier if the caller has too many waiting requests."
                 ),
                 handler=self.list,
-                query={**_FILTERS, **PAGE_PARAMETERS},
+                query={**_JOB_PARAMETERS, **PAGE_PARAMETERS},
                 replies=(
                     Reply(200, shape=jobs.JobList, about="A page of jobs", example=_OPEN_EXAMPLE),
                     *malformed_replies(),
@@ -130,9 +129,9 @@ class BookRoutes:
                 path="/evm/jobs/summary",
                 id="getOwnerSummary",
                 tag="Job book",
-                about="Sum up an owner's jobs",
+                about="Summarise an owner's jobs",
                 handler=self.read_summary,
-                query={"owner": Parameter(ADDRESS, "wallet that ordered", required=True)},
+                query={"owner": Parameter(ADDRESS, "wallet that owns the jobs", required=True)},
                 replies=(Reply(200, shape=jobs.Summary, about="The sums"), *malformed_replies(), *INDEX_REPLIES),
                 index_backed=True,
             ),
@@ -162,8 +161,8 @@ class BookRoutes:
                     "For an open job, the answer lists every provider that polls or asks for its model, the reasons"
                     " that keep each provider from the job, and the changes that would help. `takes` means that the"
                     " provider's next poll would lease it the job and that the job meets its asks; the provider may"
-                    " still leave it. The answer is up to a second old. For a claimed or ended job, it has the verdict"
-                    " alone."
+                    " still decline it. The answer is up to a second old. For a claimed or ended job, it has the"
+                    " verdict alone."
                 ),
                 handler=self.explain_job,
                 segments={"id": Parameter(BYTES32, "id of the job", example=MEMBER_TEXTS["job_id"].example)},
@@ -208,12 +207,12 @@ class BookRoutes:
         return HeldResponse(answer)
 
     async def _poll_response(self, request: Request, leased: PollAnswer) -> Response:
-        more: dict[str, object] = {}
+        extra_members: dict[str, object] = {}
         if leased.offers is not None:
-            more["pending"] = [bodies.pending_job_shape(job) for job in leased.offers]
+            extra_members["pending"] = [bodies.pending_job_shape(job) for job in leased.offers]
         if contexts := await self.polls.read_trace_contexts(leased):
-            more["traces"] = bodies.trace_shapes(contexts)
-        return page_response(request, leased.snapshot, "jobs", leased.rows, bodies.job_shape, **more)
+            extra_members["traces"] = bodies.trace_shapes(contexts)
+        return page_response(request, leased.snapshot, "jobs", leased.rows, bodies.job_shape, **extra_members)
 
     async def _page_response(self, request: Request, job_filter: JobFilter, limit: int, offset: int) -> Response:
         began = self.clock()
@@ -227,7 +226,7 @@ class BookRoutes:
         return responses.ok(bodies.summary_shape(rows, snapshot.block_number), snapshot=snapshot)
 
     async def explain_job(self, request: Request) -> Response:
-        found = await self.why.read(request.path["id"])
+        found = await self.why.explain(request.path["id"])
         return responses.not_found(found) if isinstance(found, NoSuchObject) else responses.ok(found)
 
     async def read_job(self, request: Request) -> Response:

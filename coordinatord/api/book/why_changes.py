@@ -39,10 +39,14 @@ def helpful_changes(
 
 def _better_rates(job: JobRow, providers: Sequence[ProviderFacts]) -> Iterator[why.WhyHelp[str]]:
     asked = {provider.provider_id: ask for provider in providers for ask in provider.asks if ask.sla == job.sla_secs}
-    dearer = [ask for ask in asked.values() if ask.rate_in > int(job.rate_in) or ask.rate_out > int(job.rate_out)]
-    if not dearer or len(dearer) < len(asked):
+    too_expensive = [
+        ask for ask in asked.values() if ask.rate_in > int(job.rate_in) or ask.rate_out > int(job.rate_out)
+    ]
+    if not too_expensive or len(too_expensive) < len(asked):
         return
-    ask = min(dearer, key=lambda each: (each.rate_in * job.units_in + each.rate_out * job.units_out, each.rate_in))
+    ask = min(
+        too_expensive, key=lambda each: (each.rate_in * job.units_in + each.rate_out * job.units_out, each.rate_in)
+    )
     takers = sum(each.rate_in <= ask.rate_in and each.rate_out <= ask.rate_out for each in asked.values())
     yield why.WhyHelp("rates", {"rate_in": str(ask.rate_in), "rate_out": str(ask.rate_out)}, str(takers))
 

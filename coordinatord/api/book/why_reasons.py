@@ -52,15 +52,15 @@ def _job_reasons(job: OpenJob, funds: Funds) -> Iterator[tuple[str, str]]:
 def assess_provider(job: OpenJob, provider: ProviderFacts, shared: Sequence[why.WhyReason]) -> ProviderAssessment:
     """Return the reasons that keep a provider from a job. `shared` are the reasons that keep every provider from the
     job."""
-    own = [
+    provider_only = [
         why.WhyReason(code, text, why.PROVIDER_REASON_REMEDIES[code]) for code, text in _provider_reasons(job, provider)
     ]
-    return ProviderAssessment(provider, (*shared, *own))
+    return ProviderAssessment(provider, (*shared, *provider_only))
 
 
 def _provider_reasons(open_job: OpenJob, provider: ProviderFacts) -> Iterator[tuple[str, str]]:
     job = open_job.row
-    holds = open_job.leased_to == provider.provider_id
+    holds_lease = open_job.leased_to == provider.provider_id
     if not provider.listed:
         yield "not_listed", "the market's admin does not list the provider"
     if not provider.allowed:
@@ -77,7 +77,7 @@ def _provider_reasons(open_job: OpenJob, provider: ProviderFacts) -> Iterator[tu
             else f"the provider last polled {provider.seconds_since_poll} s ago"
         )
         yield "not_live", text
-    if holds:
+    if holds_lease:
         return
     if provider.active_jobs >= provider.capacity:
         yield "full", f"the provider holds {provider.active_jobs} claimed jobs, and its capacity is {provider.capacity}"
@@ -98,7 +98,7 @@ def _mismatch_reason(job: JobRow, provider: ProviderFacts) -> tuple[str, str]:
     for ask in provider.asks:
         if ask.sla == job.sla_secs:
             asked, paid = f"{ask.rate_in} in and {ask.rate_out} out", f"{job.rate_in} in and {job.rate_out} out"
-            return "price", f"it asks {asked}; the order pays {paid}"
+            return "price", f"the provider asks {asked}; the order pays {paid}"
     windows = ", ".join(str(ask.sla) for ask in provider.asks)
     return (
         "window",

@@ -19,7 +19,6 @@ from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snaps
 _MAX_LISTED_POLLERS: Final = 100
 _MAX_UNLISTED_POLLERS: Final = 10  # few, because anyone may register and poll
 _MAX_ASKERS: Final = 100
-# For each provider.
 _MAX_WINDOWS_PER_PROVIDER: Final = 16
 
 

@@ -19,25 +19,25 @@ class GenerationRow:
     announced_from: int
 
 
-async def record_keys(connection: Connection, held: Sequence[GenerationRow]) -> None:
+async def record_keys(connection: Connection, held_keys: Sequence[GenerationRow]) -> None:
     """Record the keys that an instance holds. A key that any instance holds is not lost."""
     await connection.executemany(
         "insert into escrow_generations (public_key, announced_from) values ($1, $2)"
         " on conflict (public_key) do update set lost_at = null, erased_at = null",
-        [(row.public_key, row.announced_from) for row in held],
+        [(row.public_key, row.announced_from) for row in held_keys],
     )
 
 
-async def mark_lost(connection: Connection, held: Sequence[bytes], now_ms: int) -> list[bytes]:
-    """Mark announced keys that are not among `held` as lost, and return them. Delete the records of other keys that
-    were never announced."""
+async def mark_lost(connection: Connection, held_keys: Sequence[bytes], now_ms: int) -> list[bytes]:
+    """Mark announced keys that are not among `held_keys` as lost, and return them. Delete the records of other keys
+    that were never announced."""
     await connection.execute(
-        "delete from escrow_generations where announced_from > $1 and public_key <> all($2)", now_ms, held
+        "delete from escrow_generations where announced_from > $1 and public_key <> all($2)", now_ms, held_keys
     )
     rows = await connection.fetch(
         "update escrow_generations set lost_at = clock_timestamp()"
         " where lost_at is null and erased_at is null and public_key <> all($1) returning public_key",
-        held,
+        held_keys,
     )
     return [row["public_key"] for row in rows]
 

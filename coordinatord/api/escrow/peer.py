@@ -33,13 +33,13 @@ _HEADERS: Final = {"content-type": "application/json"}
 _MAX_ANSWER_BYTES: Final = 4 << 20
 
 
-class _Error(msgspec.Struct):
+class _ErrorMembers(msgspec.Struct):
     message: str
     code: str | None = None
 
 
-class _Refusal(msgspec.Struct):
-    error: _Error
+class _ErrorBody(msgspec.Struct):
+    error: _ErrorMembers
 
 
 @attrs.frozen(slots=True)
@@ -118,6 +118,7 @@ class Peer:
 
 @asynccontextmanager
 async def open_peer(url: str, operators: OperatorKeys, release: int, clock: Clock) -> AsyncIterator[Peer]:
+    """Open an HTTP client for one peer."""
     async with open_http(connections=1, timeout_s=_PULL_TIMEOUT_S) as http:
         yield Peer(http, url, operators, release, clock)
 
@@ -125,7 +126,7 @@ async def open_peer(url: str, operators: OperatorKeys, release: int, clock: Cloc
 def _failed_pull(reply: HttpResponse, body: bytes) -> FailedPull:
     final = reply.headers.get("x-svc-retryable") == "false"
     try:
-        error = msgspec.json.decode(body, type=_Refusal).error
+        error = msgspec.json.decode(body, type=_ErrorBody).error
     except DECODE_ERRORS:
         return FailedPull(f"the peer answers {reply.status}", final)
     return FailedPull(f"the peer answers {reply.status} {error.code or error.message}", final)

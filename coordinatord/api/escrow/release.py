@@ -1,8 +1,8 @@
 """POST /release: give a job's payload key to the provider that holds its claim.
 
-Cheap checks run first: of the time, then of the signature, then against the chain. The wrap is compared with the
-commitment before any key is tried. The response has the payload key that belongs to the job's owner, and never the
-seed. So a stranger who posts a copied container under another order obtains nothing.
+Cheap checks run first: the time, then the signature, then the chain. The wrap is compared with the commitment before
+any key is tried. The response has the payload key that belongs to the job's owner, and never the seed. So a stranger
+who posts a copied container under another order obtains nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -110,7 +110,7 @@ async def _read_views(rpc: Rpc, views: Sequence[View], decode: Callable[[bytes],
     values: list[T] = []
     for answer in await read_many(rpc, views, code):
         if isinstance(answer, Reverted):
-            raise Retryable("relay_unavailable", "a contract read reverted: try again", code)
+            raise Retryable("relay_unavailable", "a contract read reverted; try again", code)
         values.append(decode_view(answer, decode, code))
     return values
 
@@ -187,7 +187,7 @@ class ReleaseService:
             return _WRONG_WALLET
         if not await self.claims.is_confirmed(WalletClaim(body.job_id, wallet, job.provider_id)):
             # A reorg could give the job to another provider, and a release cannot be undone.
-            raise Retryable("relay_unavailable", "the claim is not confirmed yet", "job_read", retry_after=1)
+            raise Retryable("relay_unavailable", "the claim is not confirmed yet; try again", "job_read", retry_after=1)
         return await self._seal_data_key(body, found.posted.owner)
 
     async def _seal_data_key(self, body: ReleaseBody, owner: bytes) -> ReleaseOutcome:

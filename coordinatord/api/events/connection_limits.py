@@ -13,38 +13,38 @@ from coordinatord.base.errors import Retryable
 
 @attrs.define(slots=True)
 class ConnectionLimits:
-    """Limits on streams and waiting polls: `total` in the process, `per_caller` for each caller."""
+    """Limits on event streams and waiting polls: `total` in this process, `per_caller` for each caller."""
 
     total: int
     per_caller: int
-    _taken: Counter[str] = attrs.field(factory=Counter, init=False)
-    _total_taken: int = attrs.field(default=0, init=False)
+    _open_by_caller: Counter[str] = attrs.field(factory=Counter, init=False)
+    _total_open: int = attrs.field(default=0, init=False)
 
     def has_room(self, caller: str) -> bool:
-        return self._total_taken < self.total and self._taken[caller] < self.per_caller
+        return self._total_open < self.total and self._open_by_caller[caller] < self.per_caller
 
     @contextmanager
-    def count_connection(self, caller: str, what: Literal["stream", "poll"]) -> Iterator[None]:
-        """Hold a place while the block runs. Raise Retryable when the caller or the process has no place left."""
+    def count_connection(self, caller: str, kind: Literal["stream", "poll"]) -> Iterator[None]:
+        """Count a connection while the block runs. Raise Retryable when the caller or the process is at its limit."""
         if not self.has_room(caller):
-            kind: Literal["busy", "not_ready"] = "not_ready"
-            why, message = (
+            error_kind: Literal["busy", "not_ready"] = "not_ready"
+            reason, message = (
                 "refused",
                 f"this process already has {self.total} event streams and waiting polls, its limit",
             )
-            if self._taken[caller] >= self.per_caller:
-                kind, why = "busy", "caller"
+            if self._open_by_caller[caller] >= self.per_caller:
+                error_kind, reason = "busy", "caller"
                 message = f"a caller may have at most {self.per_caller} event streams and waiting polls"
-            metrics.connections_ended.labels("listener", why).inc()
-            raise Retryable(kind, f"{message}; poll instead, or try again later", retry_after=30)
-        self._taken[caller] += 1
-        self._total_taken += 1
-        metrics.event_listeners.labels(what).inc()
+            metrics.connections_ended.labels("listener", reason).inc()
+            raise Retryable(error_kind, f"{message}; poll instead, or try again later", retry_after=30)
+        self._open_by_caller[caller] += 1
+        self._total_open += 1
+        metrics.event_listeners.labels(kind).inc()
         try:
             yield
         finally:
-            metrics.event_listeners.labels(what).dec()
-            self._total_taken -= 1
-            self._taken[caller] -= 1
-            if not self._taken[caller]:
-                del self._taken[caller]
+            metrics.event_listeners.labels(kind).dec()
+            self._total_open -= 1
+            self._open_by_caller[caller] -= 1
+            if not self._open_by_caller[caller]:
+                del self._open_by_caller[caller]

@@ -20,7 +20,7 @@ _KIND_BY_STATE: Final = {(int(state), int(because)): kind for kind, (state, beca
 
 @attrs.frozen(slots=True)
 class LoggedEvent:
-    """Row of the log. A reset has no members from `job_id` on."""
+    """Row of the event log. In a reset, the fields from `job_id` on are not set."""
 
     id: int
     kind: EventKind
@@ -38,7 +38,7 @@ class LoggedEvent:
 
     @property
     def keys(self) -> set[Hashable]:
-        """Return the keys of all filters that may pass the event."""
+        """Return the keys of all filters that may match the event."""
         return {
             None,
             ("job", self.job_id),
@@ -82,7 +82,7 @@ class EventFilter:
 
 
 def reset_at(event: LoggedEvent) -> LoggedEvent:
-    """Return a reset that replaces the events up to this event."""
+    """Return a reset with the id of this event. The reset replaces all events up to this id."""
     return LoggedEvent(event.id, EventKind.RESET, event.block_number, event.block_time)
 
 
@@ -98,7 +98,7 @@ async def read_events_after(connection: "PreparedConnection | Connection", after
 
 
 async def is_logged(connection: Connection, event_id: int) -> bool:
-    """Return True if the log contains this id. The log does not keep old events."""
+    """Return True if the log contains this id. Old events are deleted from the log."""
     found: bool = await connection.fetchval("select exists (select from events where id = $1)", event_id)
     return found
 

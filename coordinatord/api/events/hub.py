@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 POLL_INTERVAL_S: Final = 2.0  # between two reads of the log, if no notice arrives
 MAX_READ_EVENTS: Final = 5_000
 MIN_KEPT_EVENTS: Final = 10_000  # events in memory
-MAX_REPLAY_IDS: Final = 50_000  # between a listener's id and the newest id; beyond this, a reset is cheaper
+MAX_REPLAY_IDS: Final = 50_000  # a listener that is farther behind the newest id gets a reset, which is cheaper
 MAX_SCANNED_EVENTS: Final = 1_000  # events in memory that are scanned for one piece of a replay
 _event_id: Final = attrgetter("id")
 
@@ -88,48 +88,48 @@ class EventHub:
         Raise Retryable while the log has not been read yet.
         """
         newest = self.newest_id
-        missed = None
+        replay = None
         async with AsyncExitStack() as stack:
             if after is not None and after != newest:
-                replay = self._read_missed(event_filter, after, turn, known=await self._is_known(after))
-                missed = await stack.enter_async_context(aclosing(replay))
-            with self._register(Listener(event_filter, missed)) as listener:
+                missed = self._read_missed(event_filter, after, turn, is_known=await self._is_known(after))
+                replay = await stack.enter_async_context(aclosing(missed))
+            with self._register(Listener(event_filter, replay)) as listener:
                 yield listener, newest if after is None else after
 
     @property
     def newest_id(self) -> int:
         """Return the newest id in memory. Raise Retryable while the log has not been read yet."""
         if not self._recent:
-            raise Retryable("not_ready", "the event log is not loaded yet", retry_after=1)
+            raise Retryable("not_ready", "the event log is not loaded yet; try again", retry_after=1)
         return self._recent[-1].id
 
     async def _is_known(self, after: int) -> bool:
         """Return True if the log contains the id, unless the id is too far back to replay."""
-        place = bisect_right(self._recent, after, key=_event_id)
-        if place:
-            return self._recent[place - 1].id == after
+        index = bisect_right(self._recent, after, key=_event_id)
+        if index:
+            return self._recent[index - 1].id == after
         if after < self.newest_id - MAX_REPLAY_IDS:
             return False
         async with self._database.connection_for_lists() as connection:
             return await events_sql.is_logged(connection, after)
 
     async def _read_missed(
-        self, event_filter: EventFilter, after: int, turn: WaitForTurn, *, known: bool
+        self, event_filter: EventFilter, after: int, turn: WaitForTurn, *, is_known: bool
     ) -> AsyncGenerator[Sequence[LoggedEvent], None]:
         """Yield the events after an id that pass the filter, piece by piece, up to the newest event. If the id is not
         known, yield a reset instead."""
-        if not known:
+        if not is_known:
             reset = events_sql.reset_at(self._recent[-1])
             after = reset.id
             yield [reset]
-        first = known  # the first piece needs no turn, because the request already counted for it
+        first = is_known  # the first piece needs no turn, because the request already counted for it
         while after < self.newest_id:
             if not first:
                 await turn()
                 await anyio.lowlevel.checkpoint()
             first = False
             events, after = await self._read_piece(after, event_filter)
-            resets = [place for place, event in enumerate(events) if event.kind is EventKind.RESET]
+            resets = [index for index, event in enumerate(events) if event.kind is EventKind.RESET]
             if events:
                 yield events[resets[-1] :] if resets else events
 
@@ -142,9 +142,9 @@ class EventHub:
                     connection, after, oldest, event_filter, MAX_EVENTS_PER_PIECE
                 )
             return events, events[-1].id if len(events) == MAX_EVENTS_PER_PIECE else oldest - 1
-        place = bisect_right(self._recent, after, key=_event_id)
+        index = bisect_right(self._recent, after, key=_event_id)
         events = []
-        for event in self._recent[place : place + MAX_SCANNED_EVENTS]:
+        for event in self._recent[index : index + MAX_SCANNED_EVENTS]:
             after = event.id
             if event_filter.matches(event):
                 events.append(event)
@@ -187,12 +187,12 @@ class EventHub:
             watcher(events)
 
     def _notify_listeners(self, events: Sequence[LoggedEvent]) -> None:
-        heard: dict[EventFilter, list[LoggedEvent]] = {}
+        matches: dict[EventFilter, list[LoggedEvent]] = {}
         for event in events:
             for key in tuple(self._topics) if event.kind is EventKind.RESET else event.keys:
                 for event_filter in self._topics.get(key, ()):
                     if event_filter.matches(event):
-                        heard.setdefault(event_filter, []).append(event)
-        for event_filter, passing in heard.items():
+                        matches.setdefault(event_filter, []).append(event)
+        for event_filter, matching in matches.items():
             for listener in self._topics[event_filter.key][event_filter]:
-                listener.notify(passing)
+                listener.notify(matching)

@@ -18,7 +18,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def event_data(row: LoggedEvent) -> JobEvent | EventsReset:
-    """Return the data of the message about a row of the log."""
+    """Return the data of the message about an event."""
     if row.kind is EventKind.RESET:
         return EventsReset(str(row.id), "reset")
     return JobEvent(
@@ -67,7 +67,7 @@ def opening_message(after: int) -> bytes:
 def closing_message() -> bytes:
     """Return the last message of a stream that ends because its process stops. Count the stream in the metrics."""
     metrics.connections_ended.labels("listener", "stopping").inc()
-    return b": this process stops: come back with Last-Event-ID\nretry: %d\n\n" % reconnect_delay_ms()
+    return b": this process stops: reconnect with Last-Event-ID\nretry: %d\n\n" % reconnect_delay_ms()
 
 
 def reconnect_delay_ms() -> int:

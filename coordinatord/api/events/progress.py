@@ -54,12 +54,12 @@ def build_progress(job_id: bytes, found: JobWithOps) -> ProvisionalJob | None:
         status = "refused"
     if status is None:
         return None
-    happened = _indexed_steps(job) if job is not None else {}
+    indexed_steps = _indexed_steps(job) if job is not None else {}
     steps: list[ProgressStep[Digits]] = []
     for kind in _OP_ORDER:
         relayed = _relevant_op(kind, ops)
-        if kind in happened:
-            steps.append(_add_relay(happened[kind], relayed))
+        if kind in indexed_steps:
+            steps.append(_add_relay(indexed_steps[kind], relayed))
         elif relayed is not None:
             steps.append(_relay_step(kind, relayed))
     provisional = status not in (before, "refused")
@@ -69,10 +69,10 @@ def build_progress(job_id: bytes, found: JobWithOps) -> ProvisionalJob | None:
 def _relevant_op(kind: str, ops: Iterable[RelayedOp]) -> RelayedOp | None:
     """Return the relevant op of a kind: the mined op, otherwise the oldest pending op, otherwise the last refused
     op."""
-    own = [op for op in ops if op.kind == kind]
-    mined = [op for op in own if op.state == "mined"]
-    live = [op for op in own if op.state in ("queued", "signed")]
-    return next(iter(mined[-1:] or live[:1] or own[-1:]), None)
+    of_kind = [op for op in ops if op.kind == kind]
+    mined = [op for op in of_kind if op.state == "mined"]
+    live = [op for op in of_kind if op.state in ("queued", "signed")]
+    return next(iter(mined[-1:] or live[:1] or of_kind[-1:]), None)
 
 
 def _relay_step(kind: ProgressOp, op: RelayedOp) -> ProgressStep[Digits]:

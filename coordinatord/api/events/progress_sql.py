@@ -20,7 +20,7 @@ _OP_CONDITIONS: Final = (
     "r.state in ('refused', 'dropped') and r.kind in ('post', 'claim', 'settle', 'fail', 'cancel', 'reclaim')",
 )
 _UNION_OF_OPS: Final = " union all ".join(
-    f"select r.* from relays r where r.subject = any($1::bytea[]) and {which}" for which in _OP_CONDITIONS
+    f"select r.* from relays r where r.subject = any($1::bytea[]) and {condition}" for condition in _OP_CONDITIONS
 )
 _SELECT_OPS: Final = (
     f"with ops as materialized ({_UNION_OF_OPS})"

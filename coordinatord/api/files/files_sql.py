@@ -13,7 +13,7 @@ from common.quotes import derive_job_id
 from coordinatord.storage.database.connections import Connection
 
 Purpose = files.Purpose
-# Owner and content id of an upload.
+# Owner and content id of an upload. Batch lines refer to uploads by this pair.
 UploadName = tuple[bytes, str]
 
 # Life of an upload that no job or batch refers to.
@@ -244,10 +244,10 @@ def _file_row(row: asyncpg.Record) -> FileRow:
     return FileRow(*row)
 
 
-async def find_inputs(connection: Connection, named: Sequence[UploadName]) -> dict[UploadName, FileRow]:
+async def find_inputs(connection: Connection, names: Sequence[UploadName]) -> dict[UploadName, FileRow]:
     """Return the live input uploads with these names."""
     found: dict[UploadName, FileRow] = {}
-    for owner, cid in named:
+    for owner, cid in names:
         row = await find_by_cid(connection, owner, cid, "input")
         if row is not None:
             found[owner, cid] = row

@@ -40,7 +40,9 @@ class MarketProbe:
     sla_secs: int = body_field(UINT32)
     units_in: int = body_field(UINT32)
     units_out: int = body_field(UINT32)
-    designated: int = body_field(UINT32, "id of the one provider that is asked; 0 for all", optional=True, default=0)
+    designated: int = body_field(
+        UINT32, "id of the only provider to query; 0 for all providers", optional=True, default=0
+    )
 
 
 @attrs.frozen(slots=True)

@@ -111,10 +111,10 @@ class OperationRoutes:
                 tag="Provider operations",
                 about="Submit a signed op: claim, settle or fail a job, publish an identity, or request capacity",
                 details=(
-                    "The signature authorises the op, so any session may submit it. The op is simulated on the chain,"
-                    " sent, and waited for. Sign `claim`, `settle` and `fail` with an `issued_at` within 600 s of"
-                    " now, `set_identity` and `request_capacity` with one greater than the last. A repeated op"
-                    " joins the pending one."
+                    "The signature authorises the op, so any session may submit it. The op is simulated and sent, and"
+                    " the answer comes when it is mined. `issued_at` of `claim`, `settle` and `fail` must be within 600"
+                    " s of now. `issued_at` of `set_identity` and `request_capacity` must be greater than in the last"
+                    " such op. A repeated op joins the pending op."
                 ),
                 handler=self.run_op,
                 headers=PREFER_HEADERS,
@@ -140,7 +140,7 @@ class OperationRoutes:
                 id="simulateClaim",
                 tag="Provider operations",
                 about="Check whether the chain would accept this provider's claim of this job",
-                details="Costs nothing. Payment, signature and time are not checked.",
+                details="Nothing is sent to the chain. Payment, signature and time are not checked.",
                 handler=self.simulate_claim,
                 body=Body.of(SimulateBody),
                 replies=(
@@ -159,8 +159,8 @@ class OperationRoutes:
                 tag="Provider operations",
                 about="Publish a provider's signed prices",
                 details=(
-                    "Sets prices by model and window. Two zero rates withdraw a price. Other prices stay. Answers"
-                    " when the transaction is mined."
+                    "Sets prices by model and window. Two zero rates withdraw a price. Other prices do not change. The"
+                    " answer comes when the transaction is mined."
                 ),
                 handler=self.publish_asks,
                 body=Body.of(AsksBody, limits.MAX_ASKS_BODY_BYTES),

@@ -71,14 +71,14 @@ class SessionCache:
     async def _read_sessions(
         self, connection: PreparedConnection, hashes: list[bytes]
     ) -> dict[bytes, SessionRow | None]:
-        asked_at = self._clock()
+        read_at = self._clock()
         revocations, live = await sessions_sql.read_sessions(connection, hashes)
         if len(self._known) + len(live) > _MAX_CACHED_SESSIONS:
             self._known.clear()
         found: dict[bytes, SessionRow | None] = dict.fromkeys(hashes)
         for token_hash, session in live.items():
             found[token_hash] = session.row
-            until = asked_at + min(session.seconds_left, _MAX_CACHE_LIFETIME_S)
+            until = read_at + min(session.seconds_left, _MAX_CACHE_LIFETIME_S)
             self._known[token_hash] = _CachedSession(session.row, revocations, until)
         return found
 

@@ -39,7 +39,7 @@ class ReadinessReport:
     cursor: int | None
     head_block: int | None
     lag: int | None
-    # Cause other than the index why the process is not ready. The response has this cause as `code`.
+    # Cause other than the index that keeps the process from being ready. The response has this cause as `code`.
     fault: str | None = None
 
 
@@ -172,7 +172,7 @@ class ChainState:
 
 @attrs.frozen(slots=True)
 class DeploymentReader:
-    book: AddressBook
+    address_book: AddressBook
     registry: JobRegistry
     windows: MarketWindows
     block_time_ms: int
@@ -194,7 +194,7 @@ class DeploymentReader:
 
 def _decode_number(answer: bytes | Reverted) -> int:
     if isinstance(answer, Reverted):
-        raise Retryable("relay_unavailable", "the node refuses to return its state", "config_read")
+        raise Retryable("relay_unavailable", "the node rejects eth_gasPrice or eth_blockNumber", "config_read")
     if len(answer) > 32:
-        raise Retryable("relay_unavailable", "the node's number is longer than 256 bits", "config_read")
+        raise Retryable("relay_unavailable", "the node returned a number of more than 256 bits", "config_read")
     return int.from_bytes(answer, "big")

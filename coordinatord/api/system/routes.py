@@ -33,8 +33,8 @@ def _digits(number: int | None) -> str | None:
     return str(number) if number is not None else None
 
 
-def deployment_shape(reads: DeploymentReader, now: ChainState) -> chain.DeploymentShape:
-    book = reads.book
+def deployment_shape(reader: DeploymentReader, state: ChainState) -> chain.DeploymentShape:
+    book = reader.address_book
     return chain.DeploymentShape(
         chain_id=book.chain_id,
         contracts=chain.ContractsShape(
@@ -45,13 +45,13 @@ def deployment_shape(reads: DeploymentReader, now: ChainState) -> chain.Deployme
         ),
         decimals=book.payment_token_decimals,
         token_domain=chain.TokenName(book.token_domain.name, book.token_domain.version),
-        gas_price=str(now.gas_price),
-        head_block=str(now.head_block),
-        block_time_ms=reads.block_time_ms,
-        fee_bps=now.terms.fee_bps,
-        gas_fee=str(now.terms.gas_fee),
-        windows=now.windows if now.windows is not None else OMITTED,
-        gateway_url=reads.gateway_url if reads.gateway_url is not None else OMITTED,
+        gas_price=str(state.gas_price),
+        head_block=str(state.head_block),
+        block_time_ms=reader.block_time_ms,
+        fee_bps=state.terms.fee_bps,
+        gas_fee=str(state.terms.gas_fee),
+        windows=state.windows if state.windows is not None else OMITTED,
+        gateway_url=reader.gateway_url if reader.gateway_url is not None else OMITTED,
     )
 
 

@@ -1,4 +1,5 @@
-"""Mailbox of tabs. It stores posted frames and delivers stored frames to the streams of this process.
+"""Mailbox of tabs. A tab is a claimed job whose owner and provider exchange sealed frames until it is settled. The
+mailbox stores posted frames and delivers stored frames to the streams of this process.
 
     post ──one statement──► tab_frames ──one statement per process and 20 ms──► readers ──► streams
 
@@ -94,10 +95,10 @@ class TabMailbox:
     async def open_reader(self, job_id: bytes, *, to_owner: bool) -> AsyncIterator[AsyncIterator[bytes]]:
         """Yield the stream of a new reader. The new reader replaces the older reader of this tab and direction, if
         any."""
-        reader, place = TabReader(job_id, to_owner=to_owner), (job_id, to_owner)
-        if (older := self._readers.get(place)) is not None:
+        reader, direction = TabReader(job_id, to_owner=to_owner), (job_id, to_owner)
+        if (older := self._readers.get(direction)) is not None:
             older.finish("replaced")
-        self._readers[place] = reader
+        self._readers[direction] = reader
         try:
             await register_reader(self._connection, reader.key)
             self._registered[reader.key.id] = reader
@@ -108,8 +109,8 @@ class TabMailbox:
             yield reader.stream()
         finally:
             self._registered.pop(reader.key.id, None)
-            if self._readers.get(place) is reader:
-                del self._readers[place]
+            if self._readers.get(direction) is reader:
+                del self._readers[direction]
 
     async def run(self) -> None:
         """Deliver frames to readers until cancelled."""
@@ -120,7 +121,7 @@ class TabMailbox:
                 continue
             try:
                 await self._deliver()
-                await self._end_readers()
+                await self._end_unclaimed_readers()
                 failed = False
                 await anyio.sleep(DELIVERY_INTERVAL_S)
             except Retryable as error:
@@ -143,7 +144,7 @@ class TabMailbox:
                 free[number].after = 0  # the emptied table restarts its ids
             await restore_readers(self._connection, [free[number].key for number in taken.unknown])
 
-    async def _end_readers(self) -> None:
+    async def _end_unclaimed_readers(self) -> None:
         """End the readers of jobs that are not claimed any more."""
         moved = self._possibly_ended & {job_id for job_id, _ in self._readers}
         self._possibly_ended.clear()

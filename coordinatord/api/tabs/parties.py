@@ -1,4 +1,4 @@
-"""Decide which session may post to and read from which side of a tab."""
+"""Access to tabs: only the sessions of a job's owner and of its provider may post and read frames."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence

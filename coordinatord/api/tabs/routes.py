@@ -49,7 +49,7 @@ _MESSAGES_BY_CODE: Final = {
 class TabMessage:
     job_id: bytes = body_field(BYTES32)
     body: bytes = body_field(
-        Base64(MAX_TAB_FRAME_BYTES), "one frame of the tab's channel, in base64", example="AwABAgMEBQYHqg=="
+        Base64(MAX_TAB_FRAME_BYTES), "frame for the other side of the tab, in base64", example="AwABAgMEBQYHqg=="
     )
 
 

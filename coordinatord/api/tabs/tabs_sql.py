@@ -68,7 +68,8 @@ _TAKE_FRAMES: Final = (
 
 @attrs.frozen(slots=True)
 class TabParties:
-    """Parties of a job that may be a tab. `provider_id` is 0 before the claim. `designated` is 0 for an open bid."""
+    """Owner and provider of a job that may be a tab. `provider_id` is 0 before the claim. `designated` is 0 for an open
+    bid."""
 
     owner: bytes
     provider_id: int
@@ -124,13 +125,13 @@ async def read_parties(connection: PreparedConnection, job_ids: Sequence[bytes])
 async def store_frames(
     connection: PreparedConnection, frames: Sequence[NewFrames], counted: Collection[bytes], *, to_owner: bool
 ) -> set[bytes]:
-    """Store frames. Return the jobs among `counted` whose mailbox is full. Do not store the frames of these jobs."""
+    """Store frames, except the frames of jobs in `counted` whose mailbox is full. Return these jobs."""
     columns = list(zip(*map(attrs.astuple, frames), strict=True))
     return {row["job_id"] for row in await connection.fetch(_STORE_FRAMES, to_owner, *columns, counted)}
 
 
 async def register_reader(connection: PreparedConnection, reader: ReaderKey) -> None:
-    """Make this the only reader of its tab and direction."""
+    """Make this reader the only reader of its tab and direction."""
     await connection.fetch(_REGISTER_READER, reader.job_id, reader.to_owner, reader.id)
 
 

@@ -61,32 +61,32 @@ def is_public(address: str) -> bool:
     return parsed.scope_id is None and parsed in _V6_PUBLIC and not any(parsed in network for network in _V6_BLOCKED)
 
 
-def check_url(url: str, *, private: bool) -> str:
-    """Return the URL, or raise Refused. `private` also allows plain HTTP, any port, and private addresses."""
+def check_url(url: str, *, allow_private: bool) -> str:
+    """Return the URL, or raise Refused. `allow_private` allows plain HTTP, any port, and private addresses."""
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname or ""
     except ValueError:
         raise Refused("url must be an https:// address", "url") from None
-    wrong = None
+    error = None
     if not url.isascii() or any(
         character <= " " or character == "\x7f" or character in '\\"<>^`{|}' for character in url
     ):
-        wrong = "url must be visible ASCII; percent-encode all other characters, and write the host in punycode"
+        error = "url must be visible ASCII; percent-encode all other characters, and write the host in punycode"
     elif len(url) > MAX_URL_CHARACTERS:
-        wrong = f"url must be at most {MAX_URL_CHARACTERS} characters"
-    elif parts.scheme != "https" and not (private and parts.scheme == "http"):
-        wrong = "url must begin with https://"
+        error = f"url must be at most {MAX_URL_CHARACTERS} characters"
+    elif parts.scheme != "https" and not (allow_private and parts.scheme == "http"):
+        error = "url must begin with https://"
     elif not (_HOST_PATTERN.fullmatch(host) or _is_v6_address(host)):
-        wrong = "url must have a valid host name or IP address"
+        error = "url must have a valid host name or IP address"
     elif "@" in parts.netloc or "#" in url:
-        wrong = "url must have no user, password or fragment"
-    elif not private and port not in (None, 443):
-        wrong = "url must use port 443"
-    elif not private and _is_numeric_host(host) and not is_public(host):
-        wrong = "url must not name a private address"
-    if wrong is not None:
-        raise Refused(wrong, "url")
+        error = "url must have no user, password or fragment"
+    elif not allow_private and port not in (None, 443):
+        error = "url must use port 443"
+    elif not allow_private and _is_numeric_host(host) and not is_public(host):
+        error = "url must not have a private IP address as its host"
+    if error is not None:
+        raise Refused(error, "url")
     return url
 
 

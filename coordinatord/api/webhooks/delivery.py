@@ -1,4 +1,5 @@
-"""Delivery of webhooks. A process takes a turn of an endpoint, signs and posts its due messages, and schedules retries.
+"""Delivery of webhooks. A process takes a turn of an endpoint, posts the endpoint's due messages, and schedules
+retries.
 
     turn    one process has the endpoint for a minute
       post  send a few messages at a time; stop after the first failure
@@ -142,26 +143,27 @@ class DeliveryWorker:
                     await endpoints_sql.update_lateness_metric(connection)
             await anyio.sleep(METRICS_INTERVAL_S)
 
-    async def _run_lane(self, wake: Wake, places: int, quick: bool) -> None:
+    async def _run_lane(self, wake: Wake, max_turns: int, quick: bool) -> None:
+        """Run up to `max_turns` turns at a time. A lane takes turns either of quick endpoints or of all others."""
         running: set[str] = set()  # webhooks that have a turn of this lane
         async with anyio.create_task_group() as tasks:
             while True:
                 try:
-                    taken = await self._start_turns(tasks, running, places, wake, quick)
+                    taken = await self._start_turns(tasks, running, max_turns, wake, quick)
                 except Retryable as error:
                     log.warning("due webhooks not read", reason=error.message)
                     taken = 0
                 if not taken:
                     await wake.wait(POLL_INTERVAL_S)
 
-    async def _start_turns(self, tasks: TaskGroup, running: set[str], places: int, wake: Wake, quick: bool) -> int:
-        """Start turns in the free places. Skip an endpoint while its previous turn runs in this process. The database
-        may offer such an endpoint, because the turn has ended or timed out there already."""
-        if len(running) >= places:
+    async def _start_turns(self, tasks: TaskGroup, running: set[str], max_turns: int, wake: Wake, quick: bool) -> int:
+        """Start turns, up to `max_turns` at a time. Skip an endpoint while its previous turn runs in this process. The
+        database may offer such an endpoint, because there the turn has already ended or timed out."""
+        if len(running) >= max_turns:
             return 0
         async with self.database.connection() as connection:
             turns = await turns_sql.take_turns(
-                connection, places - len(running), TURN_LEASE_S, quick=quick, except_for=running
+                connection, max_turns - len(running), TURN_LEASE_S, quick=quick, except_for=running
             )
         for turn in turns:
             running.add(turn.webhook_id)
@@ -175,7 +177,7 @@ class DeliveryWorker:
             # The turn times out in the database. Then a process takes another turn of the endpoint.
             log.warning("webhook turn not stored", webhook=turn.webhook_id, reason=error.message)
         except Exception:
-            # A bug triggered by one endpoint must not end every process repeatedly.
+            # Catch a bug that one endpoint triggers. Otherwise, it would end each process that takes the endpoint.
             log.exception("webhook turn failed", webhook=turn.webhook_id)
         finally:
             running.remove(turn.webhook_id)
@@ -190,19 +192,19 @@ class DeliveryWorker:
                 await turns_sql.end_empty_turn(connection, turn.webhook_id, SECRET_RETRY_PAUSE_S)
                 return
             due = await turns_sql.read_due(connection, turn.webhook_id, 1 if turn.failures else MAX_TURN_MESSAGES)
-            if not due:  # another process has posted the messages after its turn had timed out
+            if not due:  # another process has posted the messages, although its turn had timed out
                 await turns_sql.end_empty_turn(connection, turn.webhook_id, 0)
                 return
         attempts = await self._post_all(http, turn, secret, due)
-        end = _build_turn_result(turn, due, attempts)
+        result = _build_turn_result(turn, due, attempts)
         gone = any(attempt.status == _GONE_STATUS for attempt in attempts.values())
 
         async def write(connection: Connection) -> DisabledBecause | None:
-            failing_for = await turns_sql.end_turn(connection, turn.webhook_id, end)
-            because: DisabledBecause | None = "gone" if gone else "failing" if failing_for >= DISABLE_AFTER_S else None
-            if because is not None:
-                await turns_sql.disable_endpoint(connection, turn.webhook_id, because)
-            return because
+            failing_for = await turns_sql.end_turn(connection, turn.webhook_id, result)
+            reason: DisabledBecause | None = "gone" if gone else "failing" if failing_for >= DISABLE_AFTER_S else None
+            if reason is not None:
+                await turns_sql.disable_endpoint(connection, turn.webhook_id, reason)
+            return reason
 
         disabled = await self.database.transact(write)
         if disabled is not None:
@@ -210,7 +212,7 @@ class DeliveryWorker:
 
     async def _post_all(self, http: Http, turn: Turn, secret: bytes, due: list[DueMessage]) -> dict[int, PostAttempt]:
         """Post until the first failure. Return the attempts by message id. There is at least one attempt."""
-        made: dict[int, PostAttempt] = {}
+        attempts: dict[int, PostAttempt] = {}
         waiting = iter(due)
         began = time.monotonic()
         posting = True
@@ -218,13 +220,13 @@ class DeliveryWorker:
         async def post_next_messages() -> None:
             nonlocal posting
             while posting and (message := next(waiting, None)) is not None:
-                made[message.id] = attempt = await self._post_message(http, turn.url, secret, message)
+                attempts[message.id] = attempt = await self._post_message(http, turn.url, secret, message)
                 posting = posting and attempt.succeeded and time.monotonic() - began < LATEST_POST_START_S
 
         async with anyio.create_task_group() as tasks:
             for _ in range(min(MAX_CONCURRENT_POSTS_PER_ENDPOINT, len(due))):
                 tasks.start_soon(post_next_messages)
-        return made
+        return attempts
 
     async def _post_message(self, http: Http, url: str, secret: bytes, message: DueMessage) -> PostAttempt:
         now = self.clock()
@@ -249,16 +251,16 @@ async def run_deliveries(
     notices: Notices,
     keys: Sequence[Secret],
     *,
-    private: bool = False,
+    allow_private: bool = False,
     tls: ssl.SSLContext | None = None,
 ) -> None:
-    """Fan out and deliver until cancelled. With `private`, also deliver to addresses of private networks."""
+    """Fan out and deliver until cancelled. With `allow_private`, also deliver to addresses of private networks."""
     async with (
         open_destinations(
-            connections=MAX_QUICK_TURNS * MAX_CONCURRENT_POSTS_PER_ENDPOINT, private=private, tls=tls
+            connections=MAX_QUICK_TURNS * MAX_CONCURRENT_POSTS_PER_ENDPOINT, allow_private=allow_private, tls=tls
         ) as quick,
         open_destinations(
-            connections=MAX_OTHER_TURNS * MAX_CONCURRENT_POSTS_PER_ENDPOINT, private=private, tls=tls
+            connections=MAX_OTHER_TURNS * MAX_CONCURRENT_POSTS_PER_ENDPOINT, allow_private=allow_private, tls=tls
         ) as others,
     ):
         await DeliveryWorker(database, notices, FanOut(database), quick, others, SealedSecrets(keys)).run()

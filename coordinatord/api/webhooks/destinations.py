@@ -30,14 +30,14 @@ class PublicResolver(AbstractResolver):
     """Looks names up in separate threads, so that an unresponsive name server does not delay other work."""
 
     def __init__(self, max_lookups: int) -> None:
-        self._turns = anyio.CapacityLimiter(max_lookups)
+        self._lookup_limiter = anyio.CapacityLimiter(max_lookups)
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         """Resolve a name. Raise OSError if any of its addresses is not public."""
         found = await to_thread.run_sync(
-            self.look_up_name, host, port, family, abandon_on_cancel=True, limiter=self._turns
+            self.look_up_name, host, port, family, abandon_on_cancel=True, limiter=self._lookup_limiter
         )
         if not found:
             raise OSError(f"{host} has no address")
@@ -80,19 +80,23 @@ def open_public_socket(address: "tuple[Any, ...]") -> socket.socket:
 
 @asynccontextmanager
 async def open_destinations(
-    *, connections: int, private: bool, tls: ssl.SSLContext | None = None, resolver: AbstractResolver | None = None
+    *,
+    connections: int,
+    allow_private: bool,
+    tls: ssl.SSLContext | None = None,
+    resolver: AbstractResolver | None = None,
 ) -> AsyncIterator[Http]:
-    """Open a client that connects only to public addresses, or with `private` to any address. The client does not
+    """Open a client that connects only to public addresses, or with `allow_private` to any address. The client does not
     follow redirects.
 
-    Only `private` requests use a proxy, because a proxy could connect to private addresses."""
+    Only with `allow_private`, requests use a proxy, because a proxy could connect to private addresses."""
     settings: dict[str, Any] = {}
-    if not private:
+    if not allow_private:
         settings = {
             "resolver": resolver or PublicResolver(max(connections // 4, 4)),
             "socket_factory": open_public_socket,
         }
     async with open_http(
-        connections=connections, timeout_s=SILENCE_TIMEOUT_S, tls=tls, proxies=private, connector=settings
+        connections=connections, timeout_s=SILENCE_TIMEOUT_S, tls=tls, proxies=allow_private, connector=settings
     ) as http:
         yield http

@@ -124,5 +124,5 @@ async def take_batch_changes(connection: Connection, limit: int) -> tuple[list[B
         " order by c.happened",
         limit,
     )
-    news = [BatchStatusChange(*tuple(row)[:-1]) for row in rows if row["is_new"]]
-    return news, len({row["id"] for row in rows}) == limit
+    changes = [BatchStatusChange(*tuple(row)[:-1]) for row in rows if row["is_new"]]
+    return changes, len({row["id"] for row in rows}) == limit

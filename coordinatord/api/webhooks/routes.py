@@ -56,12 +56,13 @@ class WebhookRoutes:
                 path="/v1/webhooks",
                 id="addWebhook",
                 tag="Webhooks",
-                about="Have events of this address's jobs and batches posted to a URL",
+                about="Add a webhook: a URL that receives the events of this address's jobs and batches",
                 details=(
-                    "Messages are signed as Standard Webhooks has it: verify `webhook-signature`, refuse a"
-                    " `webhook-timestamp` that is not of the last five minutes, act once on each `webhook-id`, answer"
-                    " with a status of 200 to 299 within 15 s. What is not is posted again, eight times in a day and a"
-                    " half. 410, or a day of failures, disables the endpoint. Only this answer shows the secret."
+                    "Messages are signed according to Standard Webhooks. Verify `webhook-signature`, reject a"
+                    " `webhook-timestamp` older than five minutes, process each `webhook-id` once, and answer with a"
+                    " status of 200 to 299 within 15 s. A message without such an answer is posted up to eight times in"
+                    " a day and a half. A 410, or a day of failures, disables the endpoint. Only this answer shows the"
+                    " secret."
                 ),
                 handler=self.add,
                 body=Body.of(WebhookBody),
@@ -77,22 +78,26 @@ class WebhookRoutes:
                 path="/v1/webhooks",
                 id="listWebhooks",
                 tag="Webhooks",
-                about="List this address's webhooks, and how their deliveries go",
+                about="List this address's webhooks with the state of their deliveries",
                 handler=self.list,
                 session=True,
-                replies=(Reply(200, shape=WebhookList, about="The endpoints, the oldest first"), *_COMMON_REPLIES),
+                replies=(Reply(200, shape=WebhookList, about="The endpoints, oldest first"), *_COMMON_REPLIES),
             ),
             Route(
                 method="DELETE",
                 path="/v1/webhooks/{id}",
                 id="removeWebhook",
                 tag="Webhooks",
-                about="Remove a webhook, with what waits for it",
-                details="An attempt that is on its way may still arrive.",
+                about="Remove a webhook and its waiting messages",
+                details="A message that is being posted may still arrive.",
                 handler=self.remove,
                 segments=_ID,
                 session=True,
-                replies=(Reply(200, shape=WebhookRemoved, about="It is gone"), *_COMMON_REPLIES, Reply(404)),
+                replies=(
+                    Reply(200, shape=WebhookRemoved, about="The webhook is removed"),
+                    *_COMMON_REPLIES,
+                    Reply(404),
+                ),
             ),
             Route(
                 method="POST",
@@ -100,12 +105,12 @@ class WebhookRoutes:
                 id="testWebhook",
                 tag="Webhooks",
                 about="Post a message of type `webhook.test` to a webhook",
-                details="One at a time. GET /v1/webhooks shows the outcome.",
+                details="Only one test message may wait at a time. GET /v1/webhooks shows the outcome.",
                 handler=self.test,
                 segments=_ID,
                 session=True,
                 replies=(
-                    Reply(200, shape=WebhookTested, about="It is on its way"),
+                    Reply(200, shape=WebhookTested, about="The test message is queued"),
                     Reply(400, "webhook_disabled"),
                     *_COMMON_REPLIES,
                     Reply(404),

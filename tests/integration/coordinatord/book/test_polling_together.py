@@ -151,7 +151,7 @@ async def test_provider_stays_live_with_few_written_polls(database_url: str) -> 
         now += 1.0
         async with pool.connection() as connection:
             await connection.execute("update liveness set seen_at = seen_at - interval '3.9 seconds'")
-        await attendance.store_unwritten_polls()
+        await attendance.store_delayed_polls()
         assert 0.9 < await seconds_since_seen() < 1.9
 
 

@@ -37,8 +37,8 @@ PARTS: Final = {
         for table, column in (("batch_lines", "batch_id"), ("batch_work", "batch_id"), ("batches", "id"))
     ],
     "api.book.leases_sql._hold_back_where": [
-        {"which": "'j.job_id = any($3::bytea[])'"},
-        {"which": "f'j.owner = $3 and {AMOUNT} > $4::numeric'"},
+        {"condition": "'j.job_id = any($3::bytea[])'"},
+        {"condition": "f'j.owner = $3 and {AMOUNT} > $4::numeric'"},
     ],
     "api.book.registries_sql._read_page": [
         {"page": "_ASKS", "order": "'page.provider_id, page.model_id, page.sla'"},
@@ -47,7 +47,7 @@ PARTS: Final = {
         {"page": "_MODELS", "order": "'page.model_id'"},
         {"page": "_ALLOWLIST", "order": "'page.key'"},
     ],
-    "api.events.progress_sql": [{"which": f"_OP_CONDITIONS[{n}]"} for n in range(4)],
+    "api.events.progress_sql": [{"condition": f"_OP_CONDITIONS[{n}]"} for n in range(4)],
     "api.escrow.escrow_sql.mark_erased": [{"column": "'lost_at'"}, {"column": "'erased_at'"}],
     "chain.relayer.queue_sql._select_relays": [
         {"which": "'priority < 3 and kind = any($2::text[])'"},

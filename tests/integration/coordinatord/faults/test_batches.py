@@ -165,7 +165,7 @@ async def test_batch_whose_input_file_is_lost_fails_as_a_whole(quiet: Stage, bat
     failed = (await batching.get(f"/{created['id']}")).json()
     assert failed["status"] == "failed"
     assert failed["failed_at"] >= failed["created_at"]
-    message = "the object store no longer holds the input file"
+    message = "the object store has lost the input file; upload it again"
     error = {"code": "object_missing", "message": message, "param": "input_file_id", "line": None}
     assert failed["errors"] == {"object": "list", "data": [error]}
     assert failed["request_counts"] == {"completed": 0, "failed": 0, "total": 0}

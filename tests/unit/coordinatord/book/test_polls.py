@@ -42,7 +42,7 @@ async def test_poll_for_which_there_is_nothing_leases_nothing(world: World) -> N
 
 async def test_unknown_model_is_refused_before_any_write(world: World) -> None:
     world.outlooks = [attrs.evolve(NOTHING, known_model=False)]
-    with pytest.raises(Refused, match="not in the catalogue") as refused:
+    with pytest.raises(Refused, match="id of a model in the catalogue") as refused:
         await looked(world)
     assert refused.value.param == "model"
     assert world.told("live") == []

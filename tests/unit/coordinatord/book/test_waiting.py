@@ -119,8 +119,8 @@ async def test_a_stop_wakes_all_and_a_poll_that_has_gone_is_forgotten() -> None:
         waiting.on_events([])
         assert waiting.closed
         assert await woken(polls) == [1, 2]
-    assert not waiting._of_model
-    assert not waiting._of_provider
+    assert not waiting._by_model
+    assert not waiting._by_provider
 
 
 async def test_news_between_a_look_and_the_wait_ends_the_wait_at_once() -> None:

@@ -86,7 +86,7 @@ async def test_stream_has_an_id_heartbeats_and_an_end(monkeypatch: pytest.Monkey
     listener.wake()
     assert await anext(pieces) == event_message(claimed(12)) + event_message(claimed(13, takes_back=12))
     listener.end()
-    assert b"come back with Last-Event-ID\nretry: " in await anext(pieces)
+    assert b"reconnect with Last-Event-ID\nretry: " in await anext(pieces)
     assert [piece async for piece in pieces] == []
 
 
@@ -183,4 +183,4 @@ def test_callers_and_the_process_have_so_many_places_and_no_more() -> None:
                 pass
             assert full.value.kind == "not_ready"
     assert connection_limits.has_room("a")
-    assert not connection_limits._taken
+    assert not connection_limits._open_by_caller
