@@ -222,7 +222,7 @@ def compose(
         FundsChecker(PaymentToken(dependencies.rpc, book.paytoken), database),
         lease_ms=config.match_lease_ms,
         liveness=dependencies.liveness,
-        waiting=waiting,
+        waiting_polls=waiting,
         connection_limits=connection_limits,
         offers=offers,
     )

@@ -113,7 +113,7 @@ async def _serve(name: str, port: int) -> None:
                 unused,
                 lease_ms=20_000,
                 liveness=Liveness(database, 15_000),
-                waiting=unused,
+                waiting_polls=unused,
                 connection_limits=unused,
                 offers=unused,
             )

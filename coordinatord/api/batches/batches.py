@@ -85,7 +85,7 @@ class BatchService:
         """Create a batch, or return the batch that this owner created before with the same key and request."""
         if body.output_expires_after is not None:
             body.output_expires_after.check(self.retention_seconds, "output_expires_after")
-        new = NewBatch(
+        new_batch = NewBatch(
             id=f"batch_{secrets.token_hex(12)}",
             owner=owner,
             endpoint=body.endpoint,
@@ -96,8 +96,8 @@ class BatchService:
             idempotency_key=idempotency_key,
             request_hash=_request_hash(body),
         )
-        created = await self.database.transact(lambda connection: self._create(connection, new))
-        if created.request_hash != new.request_hash:
+        created = await self.database.transact(lambda connection: self._create(connection, new_batch))
+        if created.request_hash != new_batch.request_hash:
             raise Refused(
                 "you created a batch with this key and a different body; send a new key, or the earlier body",
                 "idempotency-key",
@@ -105,19 +105,19 @@ class BatchService:
             )
         return created
 
-    async def _create(self, connection: Connection, new: NewBatch) -> BatchRow:
+    async def _create(self, connection: Connection, new_batch: NewBatch) -> BatchRow:
         # An earlier attempt of this transaction may have committed, although its answer was lost.
-        key = (new.id, new.owner, new.idempotency_key)
+        key = (new_batch.id, new_batch.owner, new_batch.idempotency_key)
         if (earlier := await batches_sql.find_created(connection, *key)) is not None:
             return earlier
-        upload = await files_sql.find(connection, new.input_file_id, new.owner)
+        upload = await files_sql.find(connection, new_batch.input_file_id, new_batch.owner)
         if upload is None or upload.purpose != "batch":
             raise Refused(
                 "input_file_id must be one of your uploads with the purpose batch",
                 "input_file_id",
                 "invalid_input_file",
             )
-        created = await batches_sql.create(connection, attrs.evolve(new, lines=upload.lines))
+        created = await batches_sql.create(connection, attrs.evolve(new_batch, lines=upload.lines))
         if created is None:  # another process has just created a batch with this key
             earlier = await batches_sql.find_created(connection, *key)
             if earlier is None:
@@ -125,7 +125,7 @@ class BatchService:
             return earlier
         if not await files_sql.attach(connection, upload.id, self.retention_seconds):
             raise Refused("the input file has expired; upload it again", "input_file_id", "invalid_input_file")
-        await self.budgets.check(connection, new.owner)
+        await self.budgets.check(connection, new_batch.owner)
         return created
 
     async def find(self, owner: bytes, batch_id: str) -> BatchAtSnapshot | None:

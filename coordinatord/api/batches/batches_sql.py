@@ -88,7 +88,7 @@ _JOIN_COUNTS: Final = (
 )
 
 
-async def create(connection: Connection, new: NewBatch) -> BatchRow | None:
+async def create(connection: Connection, new_batch: NewBatch) -> BatchRow | None:
     """Insert a batch, in a transaction. Return None if this owner has used the idempotency key before."""
     record = await connection.fetchrow(
         "insert into batches as b (id, owner, endpoint, input_file_id, completion_window, metadata, idempotency_key,"
@@ -96,21 +96,21 @@ async def create(connection: Connection, new: NewBatch) -> BatchRow | None:
         " select $1, $2, $3, $4, $5, $6, $7, $8, t.now, t.now + $9 * interval '1 second', $10"
         " from (select clock_timestamp() as now) t"
         f" on conflict (owner, idempotency_key) do nothing returning {_COLUMNS}, 0, 0, 0, false",
-        new.id,
-        new.owner,
-        new.endpoint,
-        new.input_file_id,
-        new.completion_window,
-        new.metadata,
-        new.idempotency_key,
-        new.request_hash,
-        new.window_secs,
-        new.lines,
+        new_batch.id,
+        new_batch.owner,
+        new_batch.endpoint,
+        new_batch.input_file_id,
+        new_batch.completion_window,
+        new_batch.metadata,
+        new_batch.idempotency_key,
+        new_batch.request_hash,
+        new_batch.window_secs,
+        new_batch.lines,
     )
     if record is None:
         return None
-    await connection.execute("insert into batch_work (batch_id) values ($1)", new.id)
-    await notify_outbox(connection, BATCH_MOVED, new.id)
+    await connection.execute("insert into batch_work (batch_id) values ($1)", new_batch.id)
+    await notify_outbox(connection, BATCH_MOVED, new_batch.id)
     return _batch_row(record)
 
 
@@ -140,15 +140,15 @@ async def read(connection: Connection, batch_id: str, owner: bytes) -> tuple[Sna
 
 
 async def read_page(
-    connection: Connection, owner: bytes, after: int | None, limit: int
+    connection: Connection, owner: bytes, older_than_position: int | None, limit: int
 ) -> tuple[Snapshot, list[BatchRow]]:
-    """Read batches older than the position `after`, newest first."""
+    """Read the batches before this position in the list, newest first. Without a position, begin with the newest."""
     records = await connection.fetch(
         f"select {_COLUMNS}, c.*, {SNAPSHOT} from index_position p"
         " left join lateral (select * from batches where owner = $1 and ($2::bigint is null or place < $2)"
         f" order by place desc limit $3) b on true {_JOIN_COUNTS} order by b.place desc",
         owner,
-        after,
+        older_than_position,
         limit,
     )
     return snapshot_of(records), _batch_rows(records)

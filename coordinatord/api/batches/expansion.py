@@ -137,16 +137,16 @@ class BatchExpander:
             # One thread checks all lines. A second thread would add less than half of the throughput of the first,
             # because a third of the work holds the GIL.
             checked = await to_thread.run_sync(checks.check, lines)
-            bodies = [one.paid.body for one in checked if isinstance(one, PaidLine)]
+            bodies = [line.paid.body for line in checked if isinstance(line, PaidLine)]
             # No other checks of the chain are needed here, because the relayer simulates every post before sending.
             facts = await read_chain_facts(self.registry, self.allowances.promises.token, bodies)
         uploads = await files_sql.find_inputs(connection, _upload_names(checked))
         posted = await lines_sql.find_posted(connection, work.batch_id, [body.job_id for body in bodies])
-        checked = [_check_against_chain(one, facts, uploads, posted) for one in checked]
+        checked = [_check_against_chain(line, facts, uploads, posted) for line in checked]
         allowed, allowances = await self.allowances.select_allowed_lines(connection, checked, facts.balances)
-        paid = [one.paid for one in allowed if isinstance(one, PaidLine)]
+        paid = [line.paid for line in allowed if isinstance(line, PaidLine)]
         inline = [
-            (one.body.job_id, one.body.container, one.body.owner) for one in paid if one.body.container is not None
+            (line.body.job_id, line.body.container, line.body.owner) for line in paid if line.body.container is not None
         ]
         async with keep_transaction_open(connection):
             cids = await self.containers.store(inline)
@@ -154,9 +154,9 @@ class BatchExpander:
         used_uploads = {name: uploads[name] for name in _upload_names(allowed)}
         attached = await files_sql.attach_inputs(connection, used_uploads, self.retention_seconds)
         cids |= {
-            one.body.job_id: used_uploads[name].cid
-            for one in paid
-            if (name := (one.body.owner, one.body.container_cid or "")) in attached
+            line.body.job_id: used_uploads[name].cid
+            for line in paid
+            if (name := (line.body.owner, line.body.container_cid or "")) in attached
         }
         posts = await to_thread.run_sync(_build_posts, allowed, cids)
         relay_ids = await posts_sql.insert_posts(connection, self.registry.address, posts, allowances)
@@ -164,50 +164,50 @@ class BatchExpander:
             raise Retryable("busy", "another request used up the owner's budget")
         await objects_sql.release_holds(connection, [container_key(job_id) for job_id, _, _ in inline])
         relays = {post.job_id: relay_id for post, relay_id in zip(posts, relay_ids, strict=True)}
-        return [_line_record(one, relays) for one in allowed]
+        return [_line_record(line, relays) for line in allowed]
 
 
 def _upload_names(lines: Sequence[CheckedLine]) -> list[UploadName]:
     """Return the names of the uploads that the lines refer to."""
-    bodies = [one.paid.body for one in lines if isinstance(one, PaidLine)]
+    bodies = [line.paid.body for line in lines if isinstance(line, PaidLine)]
     return sorted({(body.owner, body.container_cid) for body in bodies if body.container_cid is not None})
 
 
 def _check_against_chain(
-    one: CheckedLine, facts: ChainFacts, uploads: Mapping[UploadName, FileRow], posted: set[bytes]
+    line: CheckedLine, facts: ChainFacts, uploads: Mapping[UploadName, FileRow], posted: set[bytes]
 ) -> CheckedLine:
     """Check a line against the chain, its upload, and the jobs of earlier lines in `posted`. Add the line's job to
     `posted`."""
-    if isinstance(one, LineRecord):
-        return one
-    body = one.paid.body
+    if isinstance(line, LineRecord):
+        return line
+    body = line.paid.body
     fault = next(facts.find_faults(body), None)
     if fault is None and body.container_cid is not None:
         fault = upload_fault(body, uploads.get((body.owner, body.container_cid)))
     if fault is not None:
-        return one.failure_record(fault)
+        return line.failure_record(fault)
     if body.job_id in posted:
         message = "another line of the file has the same job_id"
-        return LineRecord(one.line, body.job_id, None, "duplicate_job_id", message)
+        return LineRecord(line.line, body.job_id, None, "duplicate_job_id", message)
     posted.add(body.job_id)
-    return one
+    return line
 
 
 def _build_posts(lines: Sequence[CheckedLine], cids: Mapping[bytes, str]) -> list[Post]:
     """Return the posts of the lines that have a stored container."""
-    paid = [one.paid for one in lines if isinstance(one, PaidLine)]
+    paid = [line.paid for line in lines if isinstance(line, PaidLine)]
     return [
-        Post(one.body.job_id, one.dedupe_digest(cid), one.calldata(cid), one.body.owner, one.amount)
-        for one in paid
-        if (cid := cids.get(one.body.job_id)) is not None
+        Post(line.body.job_id, line.dedupe_digest(cid), line.calldata(cid), line.body.owner, line.amount)
+        for line in paid
+        if (cid := cids.get(line.body.job_id)) is not None
     ]
 
 
-def _line_record(one: CheckedLine, relays: Mapping[bytes, int]) -> LineRecord:
+def _line_record(line: CheckedLine, relays: Mapping[bytes, int]) -> LineRecord:
     """Return the record of a line. If the line has no relay, its upload has expired since the check."""
-    if isinstance(one, LineRecord):
-        return one
-    relay_id = relays.get(one.paid.body.job_id)
+    if isinstance(line, LineRecord):
+        return line
+    relay_id = relays.get(line.paid.body.job_id)
     if relay_id is None:
-        return one.failure_record(UNKNOWN_UPLOAD)
-    return LineRecord(one.line, one.paid.body.job_id, relay_id, None, None)
+        return line.failure_record(UNKNOWN_UPLOAD)
+    return LineRecord(line.line, line.paid.body.job_id, relay_id, None, None)

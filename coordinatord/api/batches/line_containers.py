@@ -37,7 +37,7 @@ class LineContainers:
             return {}
         new = await to_thread.run_sync(_new_objects, contents)
         async with self.database.connection() as connection:
-            known = await objects_sql.hold_objects(connection, new)
+            known_cids = await objects_sql.hold_objects(connection, new)
         stored: dict[str, str] = {}
         errors: list[Retryable] = []
         remaining = zip(new, contents, strict=True)
@@ -45,7 +45,7 @@ class LineContainers:
         async def store_next_containers() -> None:
             for new_object, (_, content, _) in remaining:
                 try:
-                    stored[new_object.key] = await self._store_container(new_object.key, content, known)
+                    stored[new_object.key] = await self._store_container(new_object.key, content, known_cids)
                 except Retryable as error:
                     errors.append(error)
 
@@ -62,15 +62,15 @@ class LineContainers:
             raise errors[0]
         return {job_id: stored[container_key(job_id)] for job_id, _, _ in contents}
 
-    async def _store_container(self, key: str, content: bytes, known: dict[str, str | None]) -> str:
-        if key not in known:
+    async def _store_container(self, key: str, content: bytes, known_cids: dict[str, str | None]) -> str:
+        if key not in known_cids:
             raise Retryable(
                 "pinner_unavailable",
                 "an earlier container of this job is being removed from the store; try again",
                 "store_unavailable",
                 2,
             )
-        cid = known[key]
+        cid = known_cids[key]
         if cid is not None and await self.pins.holds(key):
             return cid
         return (await self.pins.put(key, content)).cid

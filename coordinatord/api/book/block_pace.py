@@ -20,9 +20,9 @@ class BlockPace:
         self._clock = clock
         self._cached: tuple[float, float | None] = (-math.inf, None)  # time of the last read, and the pace
 
-    async def estimate_block_after(self, snapshot: Snapshot, at: int) -> int | None:
-        """Estimate the number of the first block with a time later than `at`. This block is not indexed yet. Return
-        None while the pace is unknown."""
+    async def estimate_block_after(self, snapshot: Snapshot, timestamp: int) -> int | None:
+        """Estimate the number of the first block with a time later than `timestamp`. This block is not indexed yet.
+        Return None while the pace is unknown."""
         read_at, pace = self._cached
         if self._clock() - read_at > _CACHE_LIFETIME_S:
             try:
@@ -33,4 +33,4 @@ class BlockPace:
             self._cached = (self._clock(), pace)
         if pace is None:
             return None
-        return snapshot.block_number + max(1, math.ceil((at + 1 - snapshot.block_time) / pace))
+        return snapshot.block_number + max(1, math.ceil((timestamp + 1 - snapshot.block_time) / pace))

@@ -78,16 +78,16 @@ _LEASE_JOBS: Final = f"""
 
 
 async def lease_jobs(
-    connection: Connection, poller: PollKey, free: int, job_filter: JobFilter, lease_ms: int
+    connection: Connection, poller: PollKey, free_slots: int, job_filter: JobFilter, lease_ms: int
 ) -> tuple[Snapshot, list[LeasedJob]]:
-    """Lease the oldest matching free jobs to the provider until the provider holds `free` jobs. Return the matching
-    jobs that the provider holds, oldest first. Orders that do not meet the provider's asks are leased last, and do not
-    count towards `free`. Call this in a transaction."""
+    """Lease the oldest matching free jobs to the provider until the provider holds `free_slots` jobs. Return the
+    matching jobs that the provider holds, oldest first. Orders that do not meet the provider's asks are leased last,
+    and do not count towards `free_slots`. Call this in a transaction."""
     await lock_leases(connection, poller.model_id)
     rows = await connection.fetch(
         _LEASE_JOBS,
         *poller,
-        free,
+        free_slots,
         lease_ms,
         job_filter.min_rate_in,
         job_filter.min_rate_out,

@@ -39,39 +39,39 @@ class Liveness:
         # Free slots and time of each provider's last stored poll, and of its latest poll that is not stored yet.
         self._stored: dict[PollKey, tuple[int, float]] = {}
         self._unstored: dict[PollKey, tuple[int, float]] = {}
-        self._waiting: dict[PollKey, list[int]] = {}  # free slots of waiting polls
+        self._waiting_free_slots: dict[PollKey, list[int]] = {}  # free slots of waiting polls
 
-    async def record_poll(self, poller: PollKey, free: int) -> None:
+    async def record_poll(self, poller: PollKey, free_slots: int) -> None:
         """Record a poll. Return once it is stored or scheduled to be stored before the previous poll expires."""
         now = self._clock()
         last_free, stored_at = self._stored.get(poller, (-1, 0.0))
-        if last_free == free and now - stored_at < self._interval_s:
-            self._unstored[poller] = (free, now)
+        if last_free == free_slots and now - stored_at < self._interval_s:
+            self._unstored[poller] = (free_slots, now)
             return
         self._unstored.pop(poller, None)
-        await self._writes.get(SeenPoll(poller.provider_id, poller.model_id, free, now))
+        await self._writes.get(SeenPoll(poller.provider_id, poller.model_id, free_slots, now))
         if len(self._stored) >= _MAX_REMEMBERED_POLLS:
             self._stored.clear()
-        self._stored[poller] = (free, now)
+        self._stored[poller] = (free_slots, now)
 
     @contextmanager
-    def keep_live(self, poller: PollKey, free: int) -> Iterator[None]:
+    def keep_live(self, poller: PollKey, free_slots: int) -> Iterator[None]:
         """Keep the provider live while the block runs."""
-        self._waiting.setdefault(poller, []).append(free)
+        self._waiting_free_slots.setdefault(poller, []).append(free_slots)
         try:
             yield
         finally:
-            polls = self._waiting[poller]
-            polls.remove(free)
+            polls = self._waiting_free_slots[poller]
+            polls.remove(free_slots)
             if not polls:
-                del self._waiting[poller]
+                del self._waiting_free_slots[poller]
 
     async def run(self) -> NoReturn:
         """Store scheduled polls and waiting polls until cancelled."""
         while True:
             await anyio.sleep(self._interval_s)
             now = self._clock()
-            self._unstored |= {poller: (max(free), now) for poller, free in self._waiting.items()}
+            self._unstored |= {poller: (max(numbers), now) for poller, numbers in self._waiting_free_slots.items()}
             await self.store_delayed_polls()
 
     async def store_delayed_polls(self) -> None:
@@ -79,7 +79,9 @@ class Liveness:
         polls, self._unstored = self._unstored, {}
         if not polls:
             return
-        seen = [SeenPoll(poller.provider_id, poller.model_id, free, at) for poller, (free, at) in polls.items()]
+        seen = [
+            SeenPoll(poller.provider_id, poller.model_id, free_slots, at) for poller, (free_slots, at) in polls.items()
+        ]
         try:
             async with self._database.connection() as connection:
                 await self._store_polls(connection, seen)

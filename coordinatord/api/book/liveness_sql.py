@@ -13,12 +13,12 @@ LIVE_SINCE: Final = "clock_timestamp() - {} * interval '1 millisecond'"
 
 @attrs.frozen(slots=True)
 class SeenPoll:
-    """Poll of a provider for a model. `free` is the number of free slots, and `polled_at` the time of the poll by this
-    process's clock."""
+    """Poll of a provider for a model. `free_slots` is the number of free slots, and `polled_at` the time of the poll by
+    this process's clock."""
 
     provider_id: int
     model_id: int
-    free: int
+    free_slots: int
     polled_at: float = 0.0
 
 
@@ -36,7 +36,7 @@ async def store_polls(
         " seen_at = greatest(liveness.seen_at, excluded.seen_at)",
         [poll.provider_id for poll in polls],
         [poll.model_id for poll in polls],
-        [poll.free for poll in polls],
+        [poll.free_slots for poll in polls],
         ages,
     )
 

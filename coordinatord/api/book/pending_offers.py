@@ -55,14 +55,14 @@ class PendingOffers:
         if model.isdecimal() and designated.isdecimal():
             self._wake_poll(int(model), int(designated))
 
-    async def take_offers(self, poller: PollKey, free: int, job_filter: JobFilter) -> list[PendingJob]:
-        """Return up to `free` jobs that only this provider may claim for the next second."""
-        if free <= 0:
+    async def take_offers(self, poller: PollKey, free_slots: int, job_filter: JobFilter) -> list[PendingJob]:
+        """Return up to `free_slots` jobs that only this provider may claim for the next second."""
+        if free_slots <= 0:
             return []
 
         async def take(connection: Connection) -> list[PendingJob]:
             return await pending_offers_sql.take_offers(
-                connection, poller, free, job_filter, milliseconds=OFFER_LIFETIME_MS
+                connection, poller, free_slots, job_filter, milliseconds=OFFER_LIFETIME_MS
             )
 
         jobs = await self._database.transact(take)

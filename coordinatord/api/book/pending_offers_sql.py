@@ -87,10 +87,10 @@ async def insert_offers(connection: Connection, jobs: Sequence[PendingJob]) -> N
 
 
 async def take_offers(
-    connection: Connection, poller: PollKey, free: int, job_filter: JobFilter, *, milliseconds: int
+    connection: Connection, poller: PollKey, free_slots: int, job_filter: JobFilter, *, milliseconds: int
 ) -> list[PendingJob]:
-    """Lease up to `free` offers to the provider, oldest first, as far as the provider's capacity has room beside its
-    current jobs. Skip offers that the provider may not claim or has received before. Call this in a transaction."""
+    """Lease up to `free_slots` offers to the provider, oldest first, as far as the provider's capacity has room beside
+    its current jobs. Skip offers that the provider may not claim or has received before. Call this in a transaction."""
     await leases_sql.lock_leases(connection, poller.model_id)
     rows = await connection.fetch(
         "with room as (select least($3::bigint, c.room - (select count(*) from leases l where l.provider_id = $1"
@@ -113,7 +113,7 @@ async def take_offers(
         f" returning {_OFFER_COLUMNS}",
         poller.provider_id,
         poller.model_id,
-        free,
+        free_slots,
         job_filter.min_rate_in,
         job_filter.min_rate_out,
         job_filter.owner,
@@ -122,15 +122,15 @@ async def take_offers(
     return sorted((_pending_job(row) for row in rows), key=lambda job: job.relay_id)
 
 
-async def notify_unclaimed_offers(connection: PreparedConnection, taken: Sequence[tuple[bytes, int]]) -> None:
+async def notify_unclaimed_offers(connection: PreparedConnection, taken_offers: Sequence[tuple[bytes, int]]) -> None:
     """Notify every process of the offers that the given providers took last and did not claim."""
     await connection.fetch(
         "with lapsed as (select o.model_id, o.designated from pending_offers o"
         " join unnest($1::bytea[], $2::bigint[]) as g(job_id, provider_id) on g.job_id = o.job_id"
         f" where o.claimed_by is null and o.offered_to[cardinality(o.offered_to)] = g.provider_id and {_POST_IS_LIVE})"
         " select pg_notify('outbox_moved', 'offered ' || model_id || ':' || designated) from lapsed",
-        [job_id for job_id, _ in taken],
-        [provider_id for _, provider_id in taken],
+        [job_id for job_id, _ in taken_offers],
+        [provider_id for _, provider_id in taken_offers],
     )
 
 

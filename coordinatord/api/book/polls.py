@@ -65,14 +65,14 @@ class Poll:
 
     poller: PollKey
     job_filter: JobFilter
-    free: int
+    free_slots: int
     limit: int
     offset: int
     wants_offers: bool = False
 
 
 def build_poll(
-    session: SessionRow, job_filter: JobFilter, free: int, limit: int, offset: int, *, wants_offers: bool = False
+    session: SessionRow, job_filter: JobFilter, free_slots: int, limit: int, offset: int, *, wants_offers: bool = False
 ) -> Poll | NotSigned:
     """Return the poll, or NotSigned if the session is not a provider's. Raise Refused unless `job_filter` selects the
     open jobs of one model."""
@@ -85,7 +85,7 @@ def build_poll(
         faults.append(Refused("`free` requires `model`", "model"))
     if faults or job_filter.model_id is None:
         raise Refused.combine(faults)
-    return Poll(PollKey(session.provider_id, job_filter.model_id), job_filter, free, limit, offset, wants_offers)
+    return Poll(PollKey(session.provider_id, job_filter.model_id), job_filter, free_slots, limit, offset, wants_offers)
 
 
 class Polls:
@@ -96,7 +96,7 @@ class Polls:
         *,
         lease_ms: int,
         liveness: Liveness,
-        waiting: WaitingPolls,
+        waiting_polls: WaitingPolls,
         connection_limits: ConnectionLimits,
         offers: PendingOffers,
     ) -> None:
@@ -104,7 +104,7 @@ class Polls:
         self._funding = funding
         self._lease_ms = lease_ms
         self._liveness = liveness
-        self._waiting = waiting
+        self._waiting_polls = waiting_polls
         self._connection_limits = connection_limits
         self._offers = offers
         self._outlooks = BatchedReads[PollKey, IndexRead[PollOutlook]](
@@ -113,18 +113,18 @@ class Polls:
         self._transactions = anyio.CapacityLimiter(_MAX_LEASING_TRANSACTIONS)
 
     async def answer(self, poll: Poll) -> PollAnswer:
-        """Record the provider as live, and lease the oldest jobs to the provider until it holds `free` jobs. Return the
-        jobs that it holds."""
+        """Record the provider as live, and lease the oldest jobs to the provider until it holds `free_slots` jobs.
+        Return the jobs that it holds."""
         return (await self._find_work(poll)).answer
 
     async def answer_or_wait(self, poll: Poll, *, seconds: int, caller: str) -> tuple[PollAnswer, float]:
         """Like `answer`, but wait up to `seconds` while there is nothing for the provider. Return the answer and the
         seconds waited. The provider is live while it waits. A caller that is at its connection limit does not wait."""
-        if not seconds or not poll.free or not self._connection_limits.has_room(caller):
+        if not seconds or not poll.free_slots or not self._connection_limits.has_room(caller):
             return await self.answer(poll), 0.0
         with (
             self._connection_limits.count_connection(caller, "poll"),
-            self._waiting.register(poll.poller, poll.free, wants_offers=poll.wants_offers) as waiting,
+            self._waiting_polls.register(poll.poller, poll.free_slots, wants_offers=poll.wants_offers) as waiting,
         ):
             return await self._wait_for_jobs(poll, waiting, seconds)
 
@@ -141,10 +141,10 @@ class Polls:
             return {}  # the provider then begins a new trace
 
     async def _wait_for_jobs(self, poll: Poll, waiting: WaitingPoll, seconds: int) -> tuple[PollAnswer, float]:
-        polls = self._waiting
+        polls = self._waiting_polls
         deadline, waited = anyio.current_time() + seconds, 0.0
         found = await self._find_work(poll)
-        with self._liveness.keep_live(poll.poller, poll.free):
+        with self._liveness.keep_live(poll.poller, poll.free_slots):
             while found.is_empty and not polls.closed and (left := deadline - anyio.current_time()) > 0:
                 began = anyio.current_time()
                 woken = await waiting.wait(
@@ -166,24 +166,24 @@ class Polls:
         if outlook is None or not outlook.known_model:
             raise Refused("model must be the id of a model in the catalogue", "model")
         if not is_recorded:
-            await self._liveness.record_poll(poll.poller, poll.free)
+            await self._liveness.record_poll(poll.poller, poll.free_slots)
         rows: list[JobRow] = []
         if outlook.has_leases or (outlook.has_free_jobs and outlook.may_claim):
             snapshot, rows = await self._lease_funded(poll)
         if not poll.wants_offers:
-            return FoundWork(PollAnswer(snapshot, _page_of_held(poll, rows)), outlook)
+            return FoundWork(PollAnswer(snapshot, _select_page(poll, rows)), outlook)
         offers: list[PendingJob] = []
         if outlook.has_offers and outlook.may_claim and poll.job_filter.provider_id is None:
-            offers = await self._offers.take_offers(poll.poller, poll.free - len(rows), poll.job_filter)
-        return FoundWork(PollAnswer(snapshot, _page_of_held(poll, rows), offers), outlook)
+            offers = await self._offers.take_offers(poll.poller, poll.free_slots - len(rows), poll.job_filter)
+        return FoundWork(PollAnswer(snapshot, _select_page(poll, rows), offers), outlook)
 
     async def _lease_funded(self, poll: Poll) -> tuple[Snapshot, list[JobRow]]:
         """Lease jobs, replace new ones that cannot be paid, and return the jobs that the provider holds, oldest
         first."""
         # An open job has no provider, so a poll that filters by provider leases no jobs.
-        free = 0 if poll.job_filter.provider_id else poll.free
+        free_slots = 0 if poll.job_filter.provider_id else poll.free_slots
         for _ in range(_MAX_LEASE_ROUNDS):
-            snapshot, held = await self._lease_once(poll, free)
+            snapshot, held = await self._lease_once(poll, free_slots)
             new = [job.row for job in held if job.is_new]
             if not await self._funding.hold_back_unpaid(new, snapshot):
                 break
@@ -191,14 +191,14 @@ class Polls:
             snapshot, held = await self._lease_once(poll, 0)
         return snapshot, [job.row for job in held]
 
-    async def _lease_once(self, poll: Poll, free: int) -> tuple[Snapshot, list[LeasedJob]]:
+    async def _lease_once(self, poll: Poll, free_slots: int) -> tuple[Snapshot, list[LeasedJob]]:
         async def lease(connection: Connection) -> tuple[Snapshot, list[LeasedJob]]:
-            return await leases_sql.lease_jobs(connection, poll.poller, free, poll.job_filter, self._lease_ms)
+            return await leases_sql.lease_jobs(connection, poll.poller, free_slots, poll.job_filter, self._lease_ms)
 
         async with self._transactions:
             return await self._database.transact(lease)
 
 
-def _page_of_held(poll: Poll, held: list[JobRow]) -> list[JobRow]:
+def _select_page(poll: Poll, held: list[JobRow]) -> list[JobRow]:
     ordered = held[::-1] if poll.job_filter.newest_first else held
     return ordered[poll.offset : poll.offset + poll.limit]

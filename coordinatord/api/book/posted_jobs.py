@@ -92,9 +92,9 @@ class PostedJobs:
         }
         return await self.registry.rpc.call_as(list[ChainLog], "eth_getLogs", query)
 
-    def _decode_post(self, found: ChainLog, job_id: bytes) -> RegisteredJob:
+    def _decode_post(self, log_of_post: ChainLog, job_id: bytes) -> RegisteredJob:
         try:
-            event = self.decoder.decode(found)
+            event = self.decoder.decode(log_of_post)
         except Refused as broken:
             raise _false_log_error(f"the log of a post is malformed: {broken}") from broken
         if not isinstance(event, contract_events.JobPosted) or event.job_id != job_id:

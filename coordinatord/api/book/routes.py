@@ -90,7 +90,7 @@ class BookRoutes:
 
     reads: IndexReads
     polls: Polls
-    why: UnclaimedJobExplainer
+    explainer: UnclaimedJobExplainer
     buckets: TokenBuckets
     clock: Callable[[], float] = time.monotonic
 
@@ -226,7 +226,7 @@ class BookRoutes:
         return responses.ok(bodies.summary_shape(rows, snapshot.block_number), snapshot=snapshot)
 
     async def explain_job(self, request: Request) -> Response:
-        found = await self.why.explain(request.path["id"])
+        found = await self.explainer.explain(request.path["id"])
         return responses.not_found(found) if isinstance(found, NoSuchObject) else responses.ok(found)
 
     async def read_job(self, request: Request) -> Response:

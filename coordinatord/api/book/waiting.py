@@ -24,11 +24,11 @@ _FREEING_EVENTS: Final = frozenset({EventKind.SETTLED, EventKind.FAILED, EventKi
 class WaitingPoll:
     """Poll that waits. Call `wait` from the task of the poll, in an asyncio loop."""
 
-    __slots__ = ("_future", "_is_searching", "_woken", "free", "news_seen", "poller", "wants_offers")
+    __slots__ = ("_future", "_is_searching", "_woken", "free_slots", "news_seen", "poller", "wants_offers")
 
-    def __init__(self, poller: PollKey, free: int, news_seen: int, *, wants_offers: bool = False) -> None:
+    def __init__(self, poller: PollKey, free_slots: int, news_seen: int, *, wants_offers: bool = False) -> None:
         self.poller = poller
-        self.free = free
+        self.free_slots = free_slots
         self.wants_offers = wants_offers
         self.news_seen = news_seen  # number of the last news that woke the poll, or that came before the poll
         self._woken = self._is_searching = False
@@ -71,10 +71,10 @@ class WaitingPolls:
         self.closed = False
 
     @contextmanager
-    def register(self, poller: PollKey, free: int, *, wants_offers: bool = False) -> Iterator[WaitingPoll]:
+    def register(self, poller: PollKey, free_slots: int, *, wants_offers: bool = False) -> Iterator[WaitingPoll]:
         """Register a poll while the block runs. Look for jobs inside the block, so that no news after the look is
         missed."""
-        poll = WaitingPoll(poller, free, self._news_count, wants_offers=wants_offers)
+        poll = WaitingPoll(poller, free_slots, self._news_count, wants_offers=wants_offers)
         queues = ((self._by_model, poller.model_id), (self._by_provider, poller.provider_id))
         for queue, key in queues:
             queue[key][poll] = None
@@ -136,7 +136,7 @@ class WaitingPolls:
             ):
                 poll.news_seen = self._news_count
                 poll.wake()
-                jobs -= poll.free
+                jobs -= poll.free_slots
 
 
 def _may_open_job(event: LoggedEvent) -> bool:

@@ -89,9 +89,9 @@ class UnclaimedJobExplainer:
 
 def explain_open_job(job: OpenJob, providers: Sequence[ProviderFacts], funds: Funds) -> why.Why:
     """Return why an open job is unclaimed."""
-    shared = reasons_of_job(job, funds)
-    assessments = sort_assessments([assess_provider(job, provider, shared) for provider in providers])
-    verdict, text = verdict_on_open(job, shared, assessments)
+    job_reasons = reasons_of_job(job, funds)
+    assessments = sort_assessments([assess_provider(job, provider, job_reasons) for provider in providers])
+    verdict, text = verdict_on_open(job, job_reasons, assessments)
     return why.Why(
         hex_of(job.row.job_id),
         job.row.state,

@@ -49,13 +49,13 @@ def _job_reasons(job: OpenJob, funds: Funds) -> Iterator[tuple[str, str]]:
         )
 
 
-def assess_provider(job: OpenJob, provider: ProviderFacts, shared: Sequence[why.WhyReason]) -> ProviderAssessment:
-    """Return the reasons that keep a provider from a job. `shared` are the reasons that keep every provider from the
-    job."""
+def assess_provider(job: OpenJob, provider: ProviderFacts, job_reasons: Sequence[why.WhyReason]) -> ProviderAssessment:
+    """Return the reasons that keep a provider from a job. `job_reasons` are the reasons that keep every provider from
+    the job."""
     provider_only = [
         why.WhyReason(code, text, why.PROVIDER_REASON_REMEDIES[code]) for code, text in _provider_reasons(job, provider)
     ]
-    return ProviderAssessment(provider, (*shared, *provider_only))
+    return ProviderAssessment(provider, (*job_reasons, *provider_only))
 
 
 def _provider_reasons(open_job: OpenJob, provider: ProviderFacts) -> Iterator[tuple[str, str]]:
@@ -67,7 +67,7 @@ def _provider_reasons(open_job: OpenJob, provider: ProviderFacts) -> Iterator[tu
         yield "model_not_allowed", "the market's admin does not allow the provider to run the model"
     if job.designated not in (0, provider.provider_id):
         yield "designated", f"the order is for provider {job.designated} alone"
-    if not provider.wants:
+    if not provider.meets_ask:
         yield _mismatch_reason(job, provider)
     if not provider.live:
         never = provider.seconds_since_poll is None
@@ -83,10 +83,11 @@ def _provider_reasons(open_job: OpenJob, provider: ProviderFacts) -> Iterator[tu
         yield "full", f"the provider holds {provider.active_jobs} claimed jobs, and its capacity is {provider.capacity}"
     elif provider.free_capacity <= 0:
         yield "no_free_slots", "the provider has no room for another job now"
-    elif open_job.ahead + provider.ahead >= provider.free_capacity:
+    elif open_job.older_bids + provider.older_orders >= provider.free_capacity:
         yield (
             "behind_others",
-            f"{open_job.ahead + provider.ahead} older jobs come first, and the provider has no room for more",
+            f"{open_job.older_bids + provider.older_orders} older jobs come first, and the provider has no room"
+            " for more",
         )
     if open_job.leased_to:
         yield "leased", f"the job is offered to provider {open_job.leased_to} for {open_job.seconds_left} s more"

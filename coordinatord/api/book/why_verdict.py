@@ -31,12 +31,12 @@ _REASON_PHRASES: Final = {
 
 
 def verdict_on_open(
-    job: OpenJob, shared: Sequence[why.WhyReason], assessments: Sequence[ProviderAssessment]
+    job: OpenJob, job_reasons: Sequence[why.WhyReason], assessments: Sequence[ProviderAssessment]
 ) -> tuple[str, str]:
-    """Return the code and the sentence for an open job. `shared` are the reasons that keep every provider from the
+    """Return the code and the sentence for an open job. `job_reasons` are the reasons that keep every provider from the
     job."""
-    if shared:
-        return shared[0].code, shared[0].said
+    if job_reasons:
+        return job_reasons[0].code, job_reasons[0].said
     if job.leased_to:
         return "leased", f"provider {job.leased_to} is offered the job, and has {job.seconds_left} s more to claim it"
     takers = [str(one.provider.provider_id) for one in assessments if one.would_take]

@@ -92,8 +92,10 @@ async def read_newest(connection: PreparedConnection, count: int) -> list[Logged
     return [_logged_event(row) for row in reversed(rows)]
 
 
-async def read_events_after(connection: "PreparedConnection | Connection", after: int, limit: int) -> list[LoggedEvent]:
-    rows = await connection.fetch(f"select {_COLUMNS} from events where id > $1 order by id limit $2", after, limit)
+async def read_events_after(
+    connection: "PreparedConnection | Connection", after_id: int, limit: int
+) -> list[LoggedEvent]:
+    rows = await connection.fetch(f"select {_COLUMNS} from events where id > $1 order by id limit $2", after_id, limit)
     return [_logged_event(row) for row in rows]
 
 
@@ -104,17 +106,17 @@ async def is_logged(connection: Connection, event_id: int) -> bool:
 
 
 async def read_events_between(
-    connection: Connection, after: int, upto: int, event_filter: EventFilter, limit: int
+    connection: Connection, after_id: int, before_id: int, event_filter: EventFilter, limit: int
 ) -> list[LoggedEvent]:
-    """Read the oldest events that pass the filter, with ids greater than `after` and less than `upto`."""
+    """Read the oldest events that pass the filter, with ids greater than `after_id` and less than `before_id`."""
     rows = await connection.fetch(
         f"select {_COLUMNS} from events where id > $1 and id < $2 and (kind = {EventKind.RESET}"
         " or ($3::bytea is null or job_id = $3) and ($4::bytea is null or owner = $4)"
         " and ($5::bigint is null or model_id = $5)"
         " and ($6::bigint is null or provider_id = $6 or designated = $6)"
         " and ($7::smallint is null or state = $7)) order by id limit $8",
-        after,
-        upto,
+        after_id,
+        before_id,
         event_filter.job_id,
         event_filter.owner,
         event_filter.model_id,

@@ -79,22 +79,24 @@ class EventHub:
 
     @asynccontextmanager
     async def follow(
-        self, event_filter: EventFilter, after: int | None, turn: WaitForTurn = anyio.lowlevel.checkpoint
+        self, event_filter: EventFilter, after_id: int | None, wait_for_turn: WaitForTurn = anyio.lowlevel.checkpoint
     ) -> AsyncIterator[tuple[Listener, int]]:
-        """Yield a listener, and the id after which the listener begins. With `after`, the listener first receives the
-        events since that id, or a reset if the log does not reach back that far. It receives the events in pieces. Each
-        piece except the first waits for a `turn`.
+        """Yield a listener, and the id after which the listener begins. With `after_id`, the listener first receives
+        the events since that id, or a reset if the log does not reach back that far. It receives the events in pieces.
+        Each piece except the first waits for a `wait_for_turn`.
 
         Raise Retryable while the log has not been read yet.
         """
         newest = self.newest_id
         replay = None
         async with AsyncExitStack() as stack:
-            if after is not None and after != newest:
-                missed = self._read_missed(event_filter, after, turn, is_known=await self._is_known(after))
+            if after_id is not None and after_id != newest:
+                missed = self._read_missed(
+                    event_filter, after_id, wait_for_turn, is_known=await self._is_known(after_id)
+                )
                 replay = await stack.enter_async_context(aclosing(missed))
             with self._register(Listener(event_filter, replay)) as listener:
-                yield listener, newest if after is None else after
+                yield listener, newest if after_id is None else after_id
 
     @property
     def newest_id(self) -> int:
@@ -103,54 +105,54 @@ class EventHub:
             raise Retryable("not_ready", "the event log is not loaded yet; try again", retry_after=1)
         return self._recent[-1].id
 
-    async def _is_known(self, after: int) -> bool:
+    async def _is_known(self, after_id: int) -> bool:
         """Return True if the log contains the id, unless the id is too far back to replay."""
-        index = bisect_right(self._recent, after, key=_event_id)
+        index = bisect_right(self._recent, after_id, key=_event_id)
         if index:
-            return self._recent[index - 1].id == after
-        if after < self.newest_id - MAX_REPLAY_IDS:
+            return self._recent[index - 1].id == after_id
+        if after_id < self.newest_id - MAX_REPLAY_IDS:
             return False
         async with self._database.connection_for_lists() as connection:
-            return await events_sql.is_logged(connection, after)
+            return await events_sql.is_logged(connection, after_id)
 
     async def _read_missed(
-        self, event_filter: EventFilter, after: int, turn: WaitForTurn, *, is_known: bool
+        self, event_filter: EventFilter, after_id: int, wait_for_turn: WaitForTurn, *, is_known: bool
     ) -> AsyncGenerator[Sequence[LoggedEvent], None]:
         """Yield the events after an id that pass the filter, piece by piece, up to the newest event. If the id is not
         known, yield a reset instead."""
         if not is_known:
             reset = events_sql.reset_at(self._recent[-1])
-            after = reset.id
+            after_id = reset.id
             yield [reset]
         first = is_known  # the first piece needs no turn, because the request already counted for it
-        while after < self.newest_id:
+        while after_id < self.newest_id:
             if not first:
-                await turn()
+                await wait_for_turn()
                 await anyio.lowlevel.checkpoint()
             first = False
-            events, after = await self._read_piece(after, event_filter)
+            events, after_id = await self._read_piece(after_id, event_filter)
             resets = [index for index, event in enumerate(events) if event.kind is EventKind.RESET]
             if events:
                 yield events[resets[-1] :] if resets else events
 
-    async def _read_piece(self, after: int, event_filter: EventFilter) -> tuple[list[LoggedEvent], int]:
+    async def _read_piece(self, after_id: int, event_filter: EventFilter) -> tuple[list[LoggedEvent], int]:
         """Return the next events after an id that pass the filter, and the id up to which the log was searched."""
         oldest = self._recent[0].id
-        if after < oldest - 1:
+        if after_id < oldest - 1:
             async with self._database.connection_for_lists() as connection:
                 events = await events_sql.read_events_between(
-                    connection, after, oldest, event_filter, MAX_EVENTS_PER_PIECE
+                    connection, after_id, oldest, event_filter, MAX_EVENTS_PER_PIECE
                 )
             return events, events[-1].id if len(events) == MAX_EVENTS_PER_PIECE else oldest - 1
-        index = bisect_right(self._recent, after, key=_event_id)
+        index = bisect_right(self._recent, after_id, key=_event_id)
         events = []
         for event in self._recent[index : index + MAX_SCANNED_EVENTS]:
-            after = event.id
+            after_id = event.id
             if event_filter.matches(event):
                 events.append(event)
                 if len(events) == MAX_EVENTS_PER_PIECE:
                     break
-        return events, after
+        return events, after_id
 
     @contextmanager
     def _register(self, listener: Listener) -> Iterator[Listener]:

@@ -40,9 +40,9 @@ _ENDED_BY: Final[dict[int, ProgressOp]] = {
 }
 
 
-def build_progress(job_id: bytes, found: JobWithOps) -> ProvisionalJob | None:
+def build_progress(job_id: bytes, job_with_ops: JobWithOps) -> ProvisionalJob | None:
     """Return the progress of a job, or None if neither the outbox nor the index has the job."""
-    job, ops = found.job, found.ops
+    job, ops = job_with_ops.job, job_with_ops.ops
     before = job_status(job.state, job.ended_because) if job is not None else None
     after: JobStatus | None = before
     under_way = [op for op in ops if _RESTS_ON_BY_STATE[op.state] != "refused"]
@@ -63,7 +63,7 @@ def build_progress(job_id: bytes, found: JobWithOps) -> ProvisionalJob | None:
         elif relayed is not None:
             steps.append(_relay_step(kind, relayed))
     provisional = status not in (before, "refused")
-    return ProvisionalJob(hex_of(job_id), status, provisional, tuple(steps), str(found.snapshot.block_number))
+    return ProvisionalJob(hex_of(job_id), status, provisional, tuple(steps), str(job_with_ops.snapshot.block_number))
 
 
 def _relevant_op(kind: str, ops: Iterable[RelayedOp]) -> RelayedOp | None:

@@ -130,7 +130,7 @@ class SlotCounts:
 
     providers: int
     slots: int
-    free: int
+    free_slots: int
 
 
 async def read_slots(database: Database, liveness_ms: int) -> tuple[Snapshot, SlotCounts]:

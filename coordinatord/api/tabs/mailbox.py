@@ -134,14 +134,14 @@ class TabMailbox:
         free = {number: reader for number, reader in self._registered.items() if reader.is_free}
         if not free:
             return
-        taken = await take_frames(self._connection, {reader.key: reader.after for reader in free.values()})
+        taken = await take_frames(self._connection, {reader.key: reader.last_row_id for reader in free.values()})
         for number, events in taken.events.items():
             free[number].deliver(events)
         for number in taken.replaced:
             free[number].finish("replaced")
         if taken.unknown:
             for number in taken.unknown:
-                free[number].after = 0  # the emptied table restarts its ids
+                free[number].last_row_id = 0  # the emptied table restarts its ids
             await restore_readers(self._connection, [free[number].key for number in taken.unknown])
 
     async def _end_unclaimed_readers(self) -> None:

@@ -27,7 +27,7 @@ class TabReader:
     def __init__(self, job_id: bytes, *, to_owner: bool) -> None:
         self.key = ReaderKey(job_id, to_owner, secrets.randbits(63))
         self.end_reason: EndReason | None = None
-        self.after = 0  # id of the last row that was delivered
+        self.last_row_id = 0  # id of the last row that was delivered
         self._events: list[bytes] = []
         self._changed = anyio.Event()
 
@@ -38,7 +38,7 @@ class TabReader:
 
     def deliver(self, rows: Sequence[tuple[int, bytes]]) -> None:
         """Queue the events of these (row id, events) pairs for the client."""
-        self.after = rows[-1][0]
+        self.last_row_id = rows[-1][0]
         self._events.extend(events for _, events in rows)
         self._changed.set()
 

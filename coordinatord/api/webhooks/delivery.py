@@ -191,12 +191,14 @@ class DeliveryWorker:
                 log.error("webhook secret not opened", webhook=turn.webhook_id)
                 await turns_sql.end_empty_turn(connection, turn.webhook_id, SECRET_RETRY_PAUSE_S)
                 return
-            due = await turns_sql.read_due(connection, turn.webhook_id, 1 if turn.failures else MAX_TURN_MESSAGES)
-            if not due:  # another process has posted the messages, although its turn had timed out
+            due_messages = await turns_sql.read_due(
+                connection, turn.webhook_id, 1 if turn.failures else MAX_TURN_MESSAGES
+            )
+            if not due_messages:  # another process has posted the messages, although its turn had timed out
                 await turns_sql.end_empty_turn(connection, turn.webhook_id, 0)
                 return
-        attempts = await self._post_all(http, turn, secret, due)
-        result = _build_turn_result(turn, due, attempts)
+        attempts = await self._post_all(http, turn, secret, due_messages)
+        result = _build_turn_result(turn, due_messages, attempts)
         gone = any(attempt.status == _GONE_STATUS for attempt in attempts.values())
 
         async def write(connection: Connection) -> DisabledBecause | None:
@@ -210,10 +212,12 @@ class DeliveryWorker:
         if disabled is not None:
             log.info("webhook disabled", webhook=turn.webhook_id, reason=disabled)
 
-    async def _post_all(self, http: Http, turn: Turn, secret: bytes, due: list[DueMessage]) -> dict[int, PostAttempt]:
+    async def _post_all(
+        self, http: Http, turn: Turn, secret: bytes, due_messages: list[DueMessage]
+    ) -> dict[int, PostAttempt]:
         """Post until the first failure. Return the attempts by message id. There is at least one attempt."""
         attempts: dict[int, PostAttempt] = {}
-        waiting = iter(due)
+        waiting = iter(due_messages)
         began = time.monotonic()
         posting = True
 
@@ -224,7 +228,7 @@ class DeliveryWorker:
                 posting = posting and attempt.succeeded and time.monotonic() - began < LATEST_POST_START_S
 
         async with anyio.create_task_group() as tasks:
-            for _ in range(min(MAX_CONCURRENT_POSTS_PER_ENDPOINT, len(due))):
+            for _ in range(min(MAX_CONCURRENT_POSTS_PER_ENDPOINT, len(due_messages))):
                 tasks.start_soon(post_next_messages)
         return attempts
 
@@ -266,10 +270,10 @@ async def run_deliveries(
         await DeliveryWorker(database, notices, FanOut(database), quick, others, SealedSecrets(keys)).run()
 
 
-def _build_turn_result(turn: Turn, due: list[DueMessage], attempts: dict[int, PostAttempt]) -> TurnResult:
+def _build_turn_result(turn: Turn, due_messages: list[DueMessage], attempts: dict[int, PostAttempt]) -> TurnResult:
     delivered, given_up, retry_delays = [], [], {}
     worst: PostAttempt | None = None
-    for message in due:
+    for message in due_messages:
         attempt = attempts.get(message.id)
         if attempt is None:
             continue

@@ -48,7 +48,7 @@ def polls_over(pool: Database) -> Polls:
     unused: Any = None
     funding, liveness = cast(FundsChecker, AllPaid()), Liveness(pool, 15_000)
     return Polls(
-        pool, funding, lease_ms=60_000, liveness=liveness, waiting=unused, connection_limits=unused, offers=unused
+        pool, funding, lease_ms=60_000, liveness=liveness, waiting_polls=unused, connection_limits=unused, offers=unused
     )
 
 

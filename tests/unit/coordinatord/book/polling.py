@@ -203,7 +203,7 @@ def funding(world: World) -> FundsChecker:
 def of(world: World) -> Polls:
     tables: Any = Tables()
     given: dict[str, Any] = {"liveness": Liveness(world), "offers": Offers(world)}
-    given |= {"waiting": Waiting(world), "connection_limits": ConnectionLimits(world)}
+    given |= {"waiting_polls": Waiting(world), "connection_limits": ConnectionLimits(world)}
     return Polls(tables, funding(world), lease_ms=15_000, **given)
 
 

@@ -165,7 +165,7 @@ async def test_wait_ends_with_the_first_thing_that_comes() -> None:
 
 
 def test_callers_and_the_process_have_so_many_places_and_no_more() -> None:
-    connection_limits = ConnectionLimits(total=3, per_caller=2)
+    connection_limits = ConnectionLimits(max_total=3, max_per_caller=2)
     with connection_limits.count_connection("a", "stream"), connection_limits.count_connection("a", "poll"):
         assert not connection_limits.has_room("a")
         with (
