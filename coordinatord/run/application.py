@@ -13,7 +13,7 @@ from coordinatord.api.book.funding import FundsChecker
 from coordinatord.api.book.model_routes import ModelRoutes
 from coordinatord.api.book.polls import Polls
 from coordinatord.api.book.posted_jobs import PostedJobs
-from coordinatord.api.book.posted_jobs_sql import read_posted
+from coordinatord.api.book.posted_jobs_sql import read_posted_terms
 from coordinatord.api.book.provider_routes import ProviderRoutes
 from coordinatord.api.book.reads import IndexReads, MarketWindows
 from coordinatord.api.book.routes import BookRoutes
@@ -163,7 +163,7 @@ def compose(
         Decoder(book),
         first_block=book.deploy_block,
         max_range_blocks=config.getlogs_cap,
-        indexed=BatchedReads(database.prepared_connection(), read_posted),
+        indexed=BatchedReads(database.prepared_connection(), read_posted_terms),
     )
     readiness = ReadinessCheck(
         database,
@@ -214,8 +214,8 @@ def compose(
     burst = limits.requests_burst or config.requests_per_second * _BURST_DURATION_S
     buckets = TokenBuckets(config.requests_per_second, burst)
     hub = dependencies.events
-    hub.watch(lambda _: reads.position.forget())  # reads after an event must include its changes
-    hub.watch(waiting.on_events)
+    hub.add_watcher(lambda _: reads.position.forget())  # reads after an event must include its changes
+    hub.add_watcher(waiting.on_events)
     connection_limits = ConnectionLimits(limits.event_listeners, limits.event_listeners_per_caller)
     polls = Polls(
         database,

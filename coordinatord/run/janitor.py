@@ -100,7 +100,7 @@ class Janitor:
         while keys := await objects_sql.lease_expired_objects(connection, _MAX_LEASED_REMOVALS):
             await _remove_all({key: partial(self.containers.remove, key) for key in keys})
         await files_sql.attach_files_of_jobs(connection, self.retention_seconds, within_seconds=_ATTACH_BEFORE_EXPIRY_S)
-        while doomed := await files_sql.lease_expired(connection, _MAX_LEASED_REMOVALS):
+        while doomed := await files_sql.lease_expired_files(connection, _MAX_LEASED_REMOVALS):
             await _remove_all({file.id: partial(self.files.remove, file) for file in doomed})
         await objects_sql.drop_empty_sums(connection)
         await objects_sql.mark_earners(connection)

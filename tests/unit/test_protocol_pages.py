@@ -408,7 +408,7 @@ def _checks(order: Case) -> LineChecks:
 
 def test_batch_line_passes_every_check(checks: LineChecks, order: Case) -> None:
     line = examples("Batches", "jsonl")[0]
-    [good] = checks.check([InputLine(1, json.dumps(line).encode())])
+    [good] = checks.check_lines([InputLine(1, json.dumps(line).encode())])
     assert isinstance(good, PaidLine)
     assert good.paid.body.job_id.hex() == order["job_id"][2:]
 
@@ -422,7 +422,7 @@ def test_wrapped_line_is_refused_as_the_page_says(checks: LineChecks) -> None:
         with pytest.raises(Refused, match=re.escape(f"line 1: {message}")) as at_upload:
             LineInspection().update(text + b"\n")
         assert at_upload.value.param == "file"
-        [refused] = checks.check([InputLine(3, text)])
+        [refused] = checks.check_lines([InputLine(3, text)])
         assert isinstance(refused, LineRecord)
         assert (refused.code, refused.message) == ("invalid_line", message)
 
@@ -430,7 +430,7 @@ def test_wrapped_line_is_refused_as_the_page_says(checks: LineChecks) -> None:
 def test_error_line_is_that_of_a_line_without_its_model(checks: LineChecks) -> None:
     line = examples("Batches", "jsonl")[0]
     del line["model_id"]
-    [refused] = checks.check([InputLine(3, json.dumps(line).encode())])
+    [refused] = checks.check_lines([InputLine(3, json.dumps(line).encode())])
     assert isinstance(refused, LineRecord)
     error = examples("Batches", "jsonl")[3]["error"]
     assert (refused.code, refused.message) == (error["code"], error["message"])
@@ -438,7 +438,7 @@ def test_error_line_is_that_of_a_line_without_its_model(checks: LineChecks) -> N
 
 def test_error_line_of_a_line_that_could_be_read_names_its_id(checks: LineChecks, order: Case) -> None:
     line = {**examples("Batches", "jsonl")[0], "amount": "2015"}
-    [refused] = checks.check([InputLine(3, json.dumps(line).encode())])
+    [refused] = checks.check_lines([InputLine(3, json.dumps(line).encode())])
     assert isinstance(refused, LineRecord)
     assert refused.code == "insufficient_payment"
     assert refused.job_id == bytes.fromhex(order["job_id"][2:])
@@ -448,10 +448,10 @@ def test_error_line_of_a_line_that_could_be_read_names_its_id(checks: LineChecks
         "endpoint_mismatch": json.dumps({**line, "url": "/v1/embeddings"}).encode(),
     }
     for code, text in unread.items():
-        [refused] = checks.check([InputLine(3, text)])
+        [refused] = checks.check_lines([InputLine(3, text)])
         assert isinstance(refused, LineRecord)
         assert (refused.code, refused.job_id) == (code, None)
-    [refused] = checks.check([InputLine(3, json.dumps({**line, "job_id": "0x" + "00" * 32}).encode())])
+    [refused] = checks.check_lines([InputLine(3, json.dumps({**line, "job_id": "0x" + "00" * 32}).encode())])
     assert isinstance(refused, LineRecord)
     assert (refused.code, refused.job_id) == ("invalid_line", bytes(32))
 

@@ -5,7 +5,7 @@ from itertools import groupby
 from operator import itemgetter
 
 
-def allocate(demands: Iterable[tuple[int, Mapping[int, int]]], room: Mapping[int, int]) -> list[dict[int, int]]:
+def allocate_lines(demands: Iterable[tuple[int, Mapping[int, int]]], room: Mapping[int, int]) -> list[dict[int, int]]:
     """Return the number of lines by provider for each model, cheapest provider first. Omit providers without lines.
 
     A demand is the number of lines of one model, and the cost of these lines at each provider. Providers of equal cost

@@ -35,7 +35,7 @@ class LineAllowances:
         """Return the number of posts, up to `limit`, that this owner's gas budget has room for."""
         standings = await _read_standings(connection, [owner])
         return await budgets_sql.count_fitting_ops(
-            connection, self._allowance(owner, standings[owner], None).spending, limit
+            connection, self._build_allowance(owner, standings[owner], None).spending, limit
         )
 
     async def select_allowed_lines(
@@ -48,7 +48,7 @@ class LineAllowances:
         )
         lines, checked_balances = await self._reject_unfunded(checked, standings, balances)
         allowances = {
-            owner: self._allowance(owner, each, checked_balances.get(owner)) for owner, each in standings.items()
+            owner: self._build_allowance(owner, each, checked_balances.get(owner)) for owner, each in standings.items()
         }
         rooms = {
             owner: await budgets_sql.count_fitting_ops(connection, each.spending, len(lines))
@@ -68,9 +68,9 @@ class LineAllowances:
             views = [self.promises.token.balance_view(owner) for owner in owners]
             answers = await read_many(self.promises.token.rpc, views, "rpc_internal")
         balances = dict(zip(owners, map(decode_balance, answers), strict=True))
-        return {owner: self._allowance(owner, each, balances[owner]) for owner, each in standings.items()}
+        return {owner: self._build_allowance(owner, each, balances[owner]) for owner, each in standings.items()}
 
-    def _allowance(self, owner: bytes, standing: Standing, balance: int | None) -> Allowance:
+    def _build_allowance(self, owner: bytes, standing: Standing, balance: int | None) -> Allowance:
         spending = Spending(owner, gas_estimate(RelayKind.POST), self.policy.limits_for(Budget.POSTS, standing))
         headroom = balance - standing.open_amounts if balance is not None else None
         return Allowance(spending, headroom, standing.position)

@@ -110,20 +110,20 @@ class BatchService:
         key = (new_batch.id, new_batch.owner, new_batch.idempotency_key)
         if (earlier := await batches_sql.find_created(connection, *key)) is not None:
             return earlier
-        upload = await files_sql.find(connection, new_batch.input_file_id, new_batch.owner)
+        upload = await files_sql.find_file(connection, new_batch.input_file_id, new_batch.owner)
         if upload is None or upload.purpose != "batch":
             raise Refused(
                 "input_file_id must be one of your uploads with the purpose batch",
                 "input_file_id",
                 "invalid_input_file",
             )
-        created = await batches_sql.create(connection, attrs.evolve(new_batch, lines=upload.lines))
+        created = await batches_sql.insert_batch(connection, attrs.evolve(new_batch, lines=upload.lines))
         if created is None:  # another process has just created a batch with this key
             earlier = await batches_sql.find_created(connection, *key)
             if earlier is None:
                 raise AssertionError("the batch that has this idempotency key was not found")
             return earlier
-        if not await files_sql.attach(connection, upload.id, self.retention_seconds):
+        if not await files_sql.attach_file(connection, upload.id, self.retention_seconds):
             raise Refused("the input file has expired; upload it again", "input_file_id", "invalid_input_file")
         await self.budgets.check(connection, new_batch.owner)
         return created
@@ -131,7 +131,7 @@ class BatchService:
     async def find(self, owner: bytes, batch_id: str) -> BatchAtSnapshot | None:
         """Return the batch and the snapshot at which it was read, or None if this owner has no such batch."""
         async with self.database.connection() as connection:
-            snapshot, batch = await batches_sql.read(connection, batch_id, owner)
+            snapshot, batch = await batches_sql.read_batch(connection, batch_id, owner)
         return (snapshot, batch) if batch is not None else None
 
     async def list_page(self, owner: bytes, after: str | None, limit: int) -> tuple[Snapshot, list[BatchRow], bool]:
@@ -154,7 +154,7 @@ class BatchService:
         if batch.cancelling_at is not None and is_cancellable(batch):
             return found
         async with self.database.connection() as connection:
-            if not (is_cancellable(batch) and await batches_sql.cancel(connection, batch_id, owner)):
+            if not (is_cancellable(batch) and await batches_sql.cancel_batch(connection, batch_id, owner)):
                 raise Refused("the batch has ended, or all its lines have ended", None, "batch_not_cancellable")
         return await self.find(owner, batch_id)
 

@@ -88,7 +88,7 @@ _JOIN_COUNTS: Final = (
 )
 
 
-async def create(connection: Connection, new_batch: NewBatch) -> BatchRow | None:
+async def insert_batch(connection: Connection, new_batch: NewBatch) -> BatchRow | None:
     """Insert a batch, in a transaction. Return None if this owner has used the idempotency key before."""
     record = await connection.fetchrow(
         "insert into batches as b (id, owner, endpoint, input_file_id, completion_window, metadata, idempotency_key,"
@@ -129,7 +129,7 @@ async def find_created(
     return _batch_row(record) if record is not None else None
 
 
-async def read(connection: Connection, batch_id: str, owner: bytes) -> tuple[Snapshot, BatchRow | None]:
+async def read_batch(connection: Connection, batch_id: str, owner: bytes) -> tuple[Snapshot, BatchRow | None]:
     records = await connection.fetch(
         f"select {_COLUMNS}, c.*, {SNAPSHOT} from index_position p"
         f" left join batches b on b.id = $1 and b.owner = $2 {_JOIN_COUNTS}",
@@ -165,7 +165,7 @@ async def read_list_position(connection: Connection, batch_id: str, owner: bytes
     )
 
 
-async def cancel(connection: Connection, batch_id: str, owner: bytes) -> bool:
+async def cancel_batch(connection: Connection, batch_id: str, owner: bytes) -> bool:
     """Cancel a batch. Return False when the batch has ended. A repeated cancel changes nothing."""
     found = await connection.fetchval(
         "with cancelled as (update batches set cancelling_at = coalesce(cancelling_at, clock_timestamp())"

@@ -19,7 +19,7 @@ from coordinatord.api.batches import lines_sql, posts_sql, work_sql
 from coordinatord.api.batches.allowances import LineAllowances
 from coordinatord.api.batches.line_checks import CheckedLine, LineChecks, PaidLine
 from coordinatord.api.batches.line_containers import LineContainers
-from coordinatord.api.batches.line_reader import MAX_LINES, Cursor, InputLine, LinePortion, LineReader
+from coordinatord.api.batches.line_reader import MAX_LINES_PER_READ, Cursor, InputLine, LinePortion, LineReader
 from coordinatord.api.batches.lines_sql import LineRecord
 from coordinatord.api.batches.posts_sql import Post
 from coordinatord.api.batches.work_sql import BatchWork
@@ -56,7 +56,7 @@ class BatchExpander:
     containers: LineContainers
     retention_seconds: int
     clock: Clock
-    max_lines: int = MAX_LINES  # per step
+    max_lines: int = MAX_LINES_PER_READ  # per step
 
     async def expand_next_lines(self, connection: Connection, work: BatchWork) -> None:
         """Post and record the next lines, as far as their owners' budgets allow, in the transaction that locks
@@ -136,7 +136,7 @@ class BatchExpander:
             )
             # One thread checks all lines. A second thread would add less than half of the throughput of the first,
             # because a third of the work holds the GIL.
-            checked = await to_thread.run_sync(checks.check, lines)
+            checked = await to_thread.run_sync(checks.check_lines, lines)
             bodies = [line.paid.body for line in checked if isinstance(line, PaidLine)]
             # No other checks of the chain are needed here, because the relayer simulates every post before sending.
             facts = await read_chain_facts(self.registry, self.allowances.promises.token, bodies)

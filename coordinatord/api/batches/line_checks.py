@@ -53,7 +53,7 @@ class LineChecks:
     terms: FeeTerms
     now: float
 
-    def check(self, lines: Sequence[InputLine]) -> list[CheckedLine]:
+    def check_lines(self, lines: Sequence[InputLine]) -> list[CheckedLine]:
         return [self._check_line(line) for line in lines]
 
     def _check_line(self, line: InputLine) -> CheckedLine:

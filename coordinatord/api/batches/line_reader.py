@@ -15,7 +15,7 @@ from coordinatord.api.files.inspection import BLANK_BYTES
 from coordinatord.base.errors import Retryable
 
 CHUNK_BYTES: Final = 1 << 20
-MAX_LINES: Final = 512
+MAX_LINES_PER_READ: Final = 512
 MAX_LINE_BYTES: Final = 22 << 20  # fits a submission with the largest inline container
 READ_TIMEOUT_S: Final = 90.0  # per chunk. Other batches of this process wait until the read ends.
 
@@ -53,7 +53,7 @@ class LineReader:
     read: ReadRange
     file_bytes: int
     chunk_bytes: int = CHUNK_BYTES
-    max_lines: int = MAX_LINES
+    max_lines: int = MAX_LINES_PER_READ
     max_line_bytes: int = MAX_LINE_BYTES
     timeout_s: float = READ_TIMEOUT_S  # per chunk
 

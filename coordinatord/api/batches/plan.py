@@ -14,7 +14,7 @@ from common.api.fields import UINT32, UINT64, ListOf, NestedObject, Text, Uint, 
 from common.api.shapes import Digits
 from common.refusal import Refused
 from common.scalars import hex_of
-from coordinatord.api.batches.allocation import allocate
+from coordinatord.api.batches.allocation import allocate_lines
 from coordinatord.api.book.candidates_sql import Demand, LiveAsk, read_candidates
 from coordinatord.storage.database.connections import Database
 
@@ -66,7 +66,7 @@ class BatchPlanner:
             (model.lines, {provider_id: _lines_cost(ask, model) for provider_id, ask in asks.items()})
             for model, asks in zip(body.models, by_model, strict=True)
         ]
-        shares = allocate(demands, {ask.provider_id: ask.room for asks in by_model for ask in asks.values()})
+        shares = allocate_lines(demands, {ask.provider_id: ask.room for asks in by_model for ask in asks.values()})
         return PlanShape(
             tuple(
                 PlannedModelShape(

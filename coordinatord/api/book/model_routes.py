@@ -35,7 +35,7 @@ class ModelRoutes:
                     id=name,
                     tag="Models",
                     about=about,
-                    handler=self.list,
+                    handler=self.list_models,
                     query=PAGE_PARAMETERS,
                     replies=(
                         Reply(200, shape=market.ModelList, about="A page of models"),
@@ -76,7 +76,7 @@ class ModelRoutes:
             ),
         ]
 
-    async def list(self, request: Request) -> Response:
+    async def list_models(self, request: Request) -> Response:
         snapshot, rows = await self.reads.lists.read(lambda database: read_models(database, *read_page_bounds(request)))
         return page_response(request, snapshot, "data", rows, bodies.model_shape, object="list")
 

@@ -20,7 +20,9 @@ _COLUMNS: Final = ", ".join(
 _POSTED_BY_IDS: Final = f"select {_COLUMNS} from jobs j where j.job_id = any($1)"
 
 
-async def read_posted(connection: PreparedConnection, job_ids: Sequence[bytes]) -> dict[bytes, RegisteredJob | None]:
+async def read_posted_terms(
+    connection: PreparedConnection, job_ids: Sequence[bytes]
+) -> dict[bytes, RegisteredJob | None]:
     """Return the terms of each job, None for a job that the index does not know."""
     found: dict[bytes, RegisteredJob | None] = dict.fromkeys(job_ids)
     found |= {

@@ -55,7 +55,9 @@ class ProviderRoutes:
                 market.FloorList,
                 self.list_floors,
             ),
-            paged_route("listProviders", "/evm/providers", "List providers by id", market.ProviderList, self.list),
+            paged_route(
+                "listProviders", "/evm/providers", "List providers by id", market.ProviderList, self.list_providers
+            ),
             paged_route(
                 "listAllowlist", "/evm/allowlist", "List the escrow allowlist", market.Allowlist, self.list_allowlist
             ),
@@ -90,7 +92,7 @@ class ProviderRoutes:
         )
         return page_response(request, snapshot, "floors", rows, bodies.floor_shape)
 
-    async def list(self, request: Request) -> Response:
+    async def list_providers(self, request: Request) -> Response:
         snapshot, rows = await self.reads.lists.read(
             lambda database: read_providers(database, *read_page_bounds(request))
         )

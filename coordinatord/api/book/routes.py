@@ -111,7 +111,7 @@ class BookRoutes:
                     " ago may still be listed. With `wait`, the answer comes as soon as there is a job, or without a"
                     " job when the time is over. It comes earlier if the caller has too many waiting requests."
                 ),
-                handler=self.list,
+                handler=self.list_jobs,
                 query={**_JOB_PARAMETERS, **PAGE_PARAMETERS},
                 replies=(
                     Reply(200, shape=jobs.JobList, about="A page of jobs", example=_OPEN_EXAMPLE),
@@ -177,7 +177,7 @@ class BookRoutes:
             ),
         ]
 
-    async def list(self, request: Request) -> Response | HeldResponse:
+    async def list_jobs(self, request: Request) -> Response | HeldResponse:
         query = request.query
         job_filter = JobFilter(
             state=query.get("state"),

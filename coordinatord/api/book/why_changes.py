@@ -38,6 +38,7 @@ def helpful_changes(
 
 
 def _better_rates(job: JobRow, providers: Sequence[ProviderFacts]) -> Iterator[why.WhyHelp[str]]:
+    """Yield the cheapest rates that a provider would take, if all asks for the job's window are above its rates."""
     asked = {provider.provider_id: ask for provider in providers for ask in provider.asks if ask.sla == job.sla_secs}
     too_expensive = [
         ask for ask in asked.values() if ask.rate_in > int(job.rate_in) or ask.rate_out > int(job.rate_out)
@@ -52,6 +53,7 @@ def _better_rates(job: JobRow, providers: Sequence[ProviderFacts]) -> Iterator[w
 
 
 def _other_windows(job: JobRow, providers: Sequence[ProviderFacts]) -> Iterator[why.WhyHelp[str]]:
+    """Yield the shortest other windows for which the job's rates meet an ask."""
     windows = {ask.sla for provider in providers for ask in provider.asks} - {job.sla_secs}
     takers = {sla: sum(_meets_terms(job, provider, sla) for provider in providers) for sla in sorted(windows)}
     for sla in [sla for sla, number in takers.items() if number][:_MAX_SUGGESTED_WINDOWS]:

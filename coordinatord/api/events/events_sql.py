@@ -86,7 +86,7 @@ def reset_at(event: LoggedEvent) -> LoggedEvent:
     return LoggedEvent(event.id, EventKind.RESET, event.block_number, event.block_time)
 
 
-async def read_newest(connection: PreparedConnection, count: int) -> list[LoggedEvent]:
+async def read_newest_events(connection: PreparedConnection, count: int) -> list[LoggedEvent]:
     """Read the last events of the log, in their order. There is at least one, because the log is never empty."""
     rows = await connection.fetch(f"select {_COLUMNS} from events order by id desc limit $1", count)
     return [_logged_event(row) for row in reversed(rows)]

@@ -72,7 +72,7 @@ class EventHub:
                     listener.end()
         self._notify_watchers(())
 
-    def watch(self, watcher: Watcher) -> None:
+    def add_watcher(self, watcher: Watcher) -> None:
         """Register `watcher`. The hub calls it with new events, before the listeners, and with no events when the hub
         closes. The watcher must not block."""
         self._watchers.append(watcher)
@@ -172,7 +172,7 @@ class EventHub:
 
     async def _read_log(self) -> None:
         if not self._recent:
-            self._recent.extend(await events_sql.read_newest(self._connection, MIN_KEPT_EVENTS))
+            self._recent.extend(await events_sql.read_newest_events(self._connection, MIN_KEPT_EVENTS))
             return
         while events := await events_sql.read_events_after(self._connection, self._recent[-1].id, MAX_READ_EVENTS):
             self._recent.extend(events)

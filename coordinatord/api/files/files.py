@@ -84,7 +84,7 @@ class FileStore:
     async def find(self, file_id: str, owner: bytes) -> FileRow | None:
         """Return a live file of this owner, or None."""
         async with self.database.connection() as connection:
-            return await files_sql.find(connection, file_id, owner)
+            return await files_sql.find_file(connection, file_id, owner)
 
     def open(
         self, row: FileRow, first: int = 0, last: int | None = None
@@ -171,7 +171,7 @@ class FileStore:
     async def _abandon_upload(self, file_id: str) -> None:
         try:
             async with self.database.connection() as connection:
-                removal = await files_sql.lease_unfinished(connection, file_id)
+                removal = await files_sql.lease_unfinished_upload(connection, file_id)
             if removal is not None:
                 await self.remove(removal)
         except Retryable as error:
@@ -217,20 +217,20 @@ class Uploads:
     database: Database
     retention_seconds: int
 
-    async def find_input(self, owner: bytes, cid: str) -> FileRow | None:
+    async def find_input_upload(self, owner: bytes, cid: str) -> FileRow | None:
         async with self.database.connection() as connection:
             return await files_sql.find_by_cid(connection, owner, cid, "input")
 
-    async def find_result(self, owner: bytes, cid: str) -> FileRow | None:
+    async def find_result_upload(self, owner: bytes, cid: str) -> FileRow | None:
         async with self.database.connection() as connection:
             return await files_sql.find_by_cid(connection, owner, cid, "result")
 
     async def hold(self, upload: FileRow, job_id: bytes) -> bool:
         """Keep an upload while an op that names it is undecided. Return False when the upload is gone."""
         async with self.database.connection() as connection:
-            return await files_sql.hold(connection, upload.id, job_id)
+            return await files_sql.hold_file(connection, upload.id, job_id)
 
     async def attach(self, upload: FileRow) -> None:
         """Keep an upload for the retention period, because its op took effect."""
         async with self.database.connection() as connection:
-            await files_sql.attach(connection, upload.id, self.retention_seconds)
+            await files_sql.attach_file(connection, upload.id, self.retention_seconds)

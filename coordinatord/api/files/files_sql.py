@@ -136,7 +136,7 @@ async def complete_upload(
     return None if row is None else _file_row(row)
 
 
-async def find(connection: Connection, file_id: str, owner: bytes) -> FileRow | None:
+async def find_file(connection: Connection, file_id: str, owner: bytes) -> FileRow | None:
     """Return a live file of this owner, or None."""
     row = await connection.fetchrow(
         f"select {_COLUMNS} from files where id = $1 and owner = $2 and cid is not null and {_LIVE}",
@@ -158,7 +158,7 @@ async def find_by_cid(connection: Connection, owner: bytes, cid: str, purpose: P
     return None if row is None else _file_row(row)
 
 
-async def hold(connection: Connection, file_id: str, job_id: bytes) -> bool:
+async def hold_file(connection: Connection, file_id: str, job_id: bytes) -> bool:
     """Keep a file for up to HOLD_TIME, while an op of `job_id` that names the file is undecided. Return False when the
     file is gone."""
     held = await connection.fetchval(
@@ -171,7 +171,9 @@ async def hold(connection: Connection, file_id: str, job_id: bytes) -> bool:
     return held is True
 
 
-async def attach(connection: Connection, file_id: str, retention_seconds: int, job_id: bytes | None = None) -> bool:
+async def attach_file(
+    connection: Connection, file_id: str, retention_seconds: int, job_id: bytes | None = None
+) -> bool:
     """Keep a file for the retention period, because a job or batch refers to it.
 
     Pass `job_id` unless the file is already held for that job. Return False when the file is gone or about to be
@@ -210,7 +212,7 @@ async def attach_files_of_jobs(connection: Connection, retention_seconds: int, *
     )
 
 
-async def lease_expired(connection: Connection, limit: int) -> list[FileRemoval]:
+async def lease_expired_files(connection: Connection, limit: int) -> list[FileRemoval]:
     """Lease expired files to the caller for removal. No other process removes a leased file."""
     rows = await connection.fetch(
         "update files set removing_until = clock_timestamp() + $2 where id in (select id from files"
@@ -223,7 +225,7 @@ async def lease_expired(connection: Connection, limit: int) -> list[FileRemoval]
     return [FileRemoval(row["id"], row["upload_id"]) for row in rows]
 
 
-async def lease_unfinished(connection: Connection, file_id: str) -> FileRemoval | None:
+async def lease_unfinished_upload(connection: Connection, file_id: str) -> FileRemoval | None:
     """Lease an incomplete upload for removal. Return None if the upload is being removed already, or if its row has the
     content of an earlier upload."""
     row = await connection.fetchrow(
@@ -262,5 +264,5 @@ async def attach_inputs(
     return {
         (owner, cid)
         for (owner, cid), row in uploads.items()
-        if await attach(connection, row.id, retention_seconds, derive_job_id(owner, row.commitment or b""))
+        if await attach_file(connection, row.id, retention_seconds, derive_job_id(owner, row.commitment or b""))
     }

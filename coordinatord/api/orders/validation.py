@@ -246,7 +246,7 @@ class OrderChecks:
         else:
             failed = [*container_faults(body)]
         if body.container_cid is not None:
-            findings.upload = await self.uploads.find_input(body.owner, body.container_cid)
+            findings.upload = await self.uploads.find_input_upload(body.owner, body.container_cid)
             fault = upload_fault(body, findings.upload)
             failed += [fault] if fault is not None else []
         return failed

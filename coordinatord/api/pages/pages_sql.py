@@ -35,7 +35,7 @@ class RateRange:
     high: int
 
     @classmethod
-    def of(cls, rates: Iterable[int]) -> "RateRange":
+    def from_rates(cls, rates: Iterable[int]) -> "RateRange":
         ordered = sorted(rates)
         return cls(ordered[0], statistics.median_low(ordered), ordered[-1])
 
@@ -103,8 +103,8 @@ def group_into_buckets(paid: list[PaidRates]) -> tuple[int, list[PriceBucket]]:
         PriceBucket(
             since,
             len(jobs),
-            RateRange.of(one.rate_in for one in jobs),
-            RateRange.of(one.rate_out for one in jobs),
+            RateRange.from_rates(one.rate_in for one in jobs),
+            RateRange.from_rates(one.rate_out for one in jobs),
         )
         for since, jobs in sorted(by_time.items())
     ]

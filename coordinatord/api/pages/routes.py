@@ -17,7 +17,7 @@ from common.refusal import Refused
 from common.scalars import hex_of, read_uint
 from common.web.files import StaticFile
 from coordinatord.api.book.reads import IndexReads
-from coordinatord.api.pages.files import market_page
+from coordinatord.api.pages.files import market_page_files
 from coordinatord.api.pages.pages_sql import (
     PaidRates,
     RateRange,
@@ -250,7 +250,7 @@ class PageRoutes:
     """Routes of the page. There are none unless `enabled`."""
 
     enabled: bool = True
-    files: dict[str, StaticFile] = attrs.field(factory=market_page)
+    files: dict[str, StaticFile] = attrs.field(factory=market_page_files)
 
     def routes(self) -> list[Route]:
         if not self.enabled:

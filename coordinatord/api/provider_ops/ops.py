@@ -308,7 +308,7 @@ class OpService:
         """Return the upload that the op names, or None when the op contains its result."""
         if op.result_cid is None:
             return None
-        upload = await self.uploads.find_result(session_address, op.result_cid)
+        upload = await self.uploads.find_result_upload(session_address, op.result_cid)
         if upload is None:
             raise _unknown_result_error()
         return upload

@@ -60,7 +60,7 @@ def _op_refusal_response(name: str | None, raw: bytes) -> Response:
     return responses.not_retryable(409, body)
 
 
-def asks_response(outcome: asks.PublishOutcome) -> Response:
+def publish_response(outcome: asks.PublishOutcome) -> Response:
     match outcome:
         case asks.PublishedSnapshot():
             body = providers.PublishedShape(
@@ -185,7 +185,7 @@ class OperationRoutes:
 
     async def run_op(self, request: Request) -> Response:
         op: ops.ProviderOp = request.body
-        outcome = await self.ops.run_op(op, _session(request).address, wait=not request.prefers(RESPOND_ASYNC))
+        outcome = await self.ops.run_op(op, _require_session(request).address, wait=not request.prefers(RESPOND_ASYNC))
         if isinstance(outcome, Queued):
             return await stored_response(self.progress, outcome.relay.subject)
         return op_response(outcome)
@@ -201,10 +201,10 @@ class OperationRoutes:
         return responses.ok(providers.ClaimRefused(ok=False, reason=decode_error(selector) or "unknown"))
 
     async def publish_asks(self, request: Request) -> Response:
-        return asks_response(await self.asks.publish_snapshot(request.body))
+        return publish_response(await self.asks.publish_snapshot(request.body))
 
 
-def _session(request: Request) -> SessionRow:
+def _require_session(request: Request) -> SessionRow:
     if request.session is None:
         raise AssertionError("the route requires a session")
     return request.session

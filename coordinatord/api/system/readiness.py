@@ -24,7 +24,7 @@ from coordinatord.storage.database.connections import Database, is_read_only
 from coordinatord.storage.database.locks import is_role_held
 from coordinatord.storage.database.role_connection import relayer_role_name
 
-Reason = Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"]
+ReadinessReason = Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"]
 
 # Readiness fails when no process has held the relayer's role for this long.
 MAX_RELAYER_ABSENCE_S: Final = 10.0
@@ -35,7 +35,7 @@ _READ_TIMEOUT_S: Final = 3.0
 @attrs.frozen(slots=True)
 class ReadinessReport:
     ready: bool
-    reason: Reason
+    reason: ReadinessReason
     cursor: int | None
     head_block: int | None
     lag: int | None

@@ -58,7 +58,7 @@ class TabMailbox:
         self._possibly_ended: set[bytes] = set()  # jobs that may have ended while a reader is open
         self._wake = Wake()
         self._uncounted = _UncountedFrames()
-        hub.watch(self._on_events)
+        hub.add_watcher(self._on_events)
 
     async def store_frames(
         self, session: SessionRow, frames: Sequence[Frame], is_over_rate: IsOverRate
@@ -120,7 +120,7 @@ class TabMailbox:
                 await self._wake.wait(IDLE_WAIT_S)
                 continue
             try:
-                await self._deliver()
+                await self._deliver_frames()
                 await self._end_unclaimed_readers()
                 failed = False
                 await anyio.sleep(DELIVERY_INTERVAL_S)
@@ -130,7 +130,7 @@ class TabMailbox:
                 failed = True
                 await anyio.sleep(RETRY_PAUSE_S)
 
-    async def _deliver(self) -> None:
+    async def _deliver_frames(self) -> None:
         free = {number: reader for number, reader in self._registered.items() if reader.is_free}
         if not free:
             return

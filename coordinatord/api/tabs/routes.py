@@ -136,7 +136,7 @@ class TabsRoutes:
         if not body.messages:
             raise Refused(f"messages must have 1 to {MAX_TAB_FRAMES_PER_POST} items", "messages")
         frames = [(message.job_id, pybase64.b64encode(message.body)) for message in body.messages]
-        session = _session(request)
+        session = _require_session(request)
         size = sum(len(frame) for _, frame in frames)
         if wait := self.wallet_rates.take_or_wait_time(session.address.hex(), len(frames), size):
             raise Retryable("busy", "this wallet sends too many tab frames; wait", retry_after=max(1, round(wait)))
@@ -149,7 +149,7 @@ class TabsRoutes:
         return responses.ok(TabPost([TabRefusal(hex_of(job_id), code) for job_id, code in refused.items()]))
 
     async def read_frames(self, request: Request) -> Response | StreamedResponse:
-        session, job_id = _session(request), request.path["job_id"]
+        session, job_id = _require_session(request), request.path["job_id"]
         parties = await self.mailbox.parties.read_parties([job_id])
         if (refusal := party_refusal(parties[job_id], session)) is not None:
             return _refusal_response(refusal)
@@ -163,7 +163,7 @@ class TabsRoutes:
                 yield stream
 
 
-def _session(request: Request) -> SessionRow:
+def _require_session(request: Request) -> SessionRow:
     if request.session is None:
         raise AssertionError("the route requires a session")
     return request.session

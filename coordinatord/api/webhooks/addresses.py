@@ -50,7 +50,7 @@ _V6_BLOCKED: Final = tuple(
 )
 
 
-def is_public(address: str) -> bool:
+def is_public_address(address: str) -> bool:
     """Return True if the text is an IP address in a range that is reachable from the internet."""
     try:
         parsed = ipaddress.ip_address(address)
@@ -83,7 +83,7 @@ def check_url(url: str, *, allow_private: bool) -> str:
         error = "url must have no user, password or fragment"
     elif not allow_private and port not in (None, 443):
         error = "url must use port 443"
-    elif not allow_private and _is_numeric_host(host) and not is_public(host):
+    elif not allow_private and _is_numeric_host(host) and not is_public_address(host):
         error = "url must not have a private IP address as its host"
     if error is not None:
         raise Refused(error, "url")

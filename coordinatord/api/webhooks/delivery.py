@@ -191,7 +191,7 @@ class DeliveryWorker:
                 log.error("webhook secret not opened", webhook=turn.webhook_id)
                 await turns_sql.end_empty_turn(connection, turn.webhook_id, SECRET_RETRY_PAUSE_S)
                 return
-            due_messages = await turns_sql.read_due(
+            due_messages = await turns_sql.read_due_messages(
                 connection, turn.webhook_id, 1 if turn.failures else MAX_TURN_MESSAGES
             )
             if not due_messages:  # another process has posted the messages, although its turn had timed out

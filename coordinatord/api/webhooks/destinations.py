@@ -15,7 +15,7 @@ import anyio
 from aiohttp.abc import AbstractResolver, ResolveResult
 from anyio import to_thread
 
-from coordinatord.api.webhooks.addresses import is_public
+from coordinatord.api.webhooks.addresses import is_public_address
 from coordinatord.base.http_client import Http, open_http
 
 # Timeout between two bytes from a receiver. An attempt takes at most three times as long.
@@ -42,7 +42,7 @@ class PublicResolver(AbstractResolver):
         if not found:
             raise OSError(f"{host} has no address")
         for each in found:
-            if not is_public(each["host"]):
+            if not is_public_address(each["host"]):
                 raise DestinationRefused(f"{host} resolves to {each['host']}, which is not a public address")
         return found
 
@@ -71,7 +71,7 @@ class PublicResolver(AbstractResolver):
 def open_public_socket(address: "tuple[Any, ...]") -> socket.socket:
     """Return a socket for the address of a getaddrinfo entry. Raise DestinationRefused unless the address is public."""
     family, kind, protocol, _, to = address
-    if family not in (socket.AF_INET, socket.AF_INET6) or not is_public(str(to[0])):
+    if family not in (socket.AF_INET, socket.AF_INET6) or not is_public_address(str(to[0])):
         raise DestinationRefused(f"{to[0]} is not a public address")
     if family == socket.AF_INET6 and len(to) > 3 and to[3]:
         raise DestinationRefused(f"{to[0]} is a link-local address")

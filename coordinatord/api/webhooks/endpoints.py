@@ -117,7 +117,7 @@ class WebhookEndpoints:
         funds = await self.token.read_funds([owner], [])
         return funds.balances.get(owner, 0) > 0
 
-    async def list(self, owner: bytes) -> Sequence[Endpoint]:
+    async def list_endpoints(self, owner: bytes) -> Sequence[Endpoint]:
         async with self.database.connection() as connection:
             return await endpoints_sql.list_endpoints(connection, owner)
 

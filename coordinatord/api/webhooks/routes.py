@@ -64,7 +64,7 @@ class WebhookRoutes:
                     " a day and a half. A 410, or a day of failures, disables the endpoint. Only this answer shows the"
                     " secret."
                 ),
-                handler=self.add,
+                handler=self.add_webhook,
                 body=Body.of(WebhookBody),
                 session=True,
                 replies=(
@@ -79,7 +79,7 @@ class WebhookRoutes:
                 id="listWebhooks",
                 tag="Webhooks",
                 about="List this address's webhooks with the state of their deliveries",
-                handler=self.list,
+                handler=self.list_webhooks,
                 session=True,
                 replies=(Reply(200, shape=WebhookList, about="The endpoints, oldest first"), *_COMMON_REPLIES),
             ),
@@ -90,7 +90,7 @@ class WebhookRoutes:
                 tag="Webhooks",
                 about="Remove a webhook and its waiting messages",
                 details="A message that is being posted may still arrive.",
-                handler=self.remove,
+                handler=self.remove_webhook,
                 segments=_ID,
                 session=True,
                 replies=(
@@ -106,7 +106,7 @@ class WebhookRoutes:
                 tag="Webhooks",
                 about="Post a message of type `webhook.test` to a webhook",
                 details="Only one test message may wait at a time. GET /v1/webhooks shows the outcome.",
-                handler=self.test,
+                handler=self.test_webhook,
                 segments=_ID,
                 session=True,
                 replies=(
@@ -119,19 +119,19 @@ class WebhookRoutes:
             ),
         ]
 
-    async def add(self, request: Request) -> Response:
+    async def add_webhook(self, request: Request) -> Response:
         if self.endpoints is None:
             return unavailable_response()
         endpoint, secret = await self.endpoints.add(request.owner, request.body)
         return responses.ok_no_store(NewWebhook(**_endpoint_members(endpoint), secret=secret))
 
-    async def list(self, request: Request) -> Response:
+    async def list_webhooks(self, request: Request) -> Response:
         if self.endpoints is None:
             return unavailable_response()
-        endpoints = await self.endpoints.list(request.owner)
+        endpoints = await self.endpoints.list_endpoints(request.owner)
         return responses.ok(WebhookList("list", [Webhook(**_endpoint_members(endpoint)) for endpoint in endpoints]))
 
-    async def remove(self, request: Request) -> Response:
+    async def remove_webhook(self, request: Request) -> Response:
         if self.endpoints is None:
             return unavailable_response()
         webhook_id = request.path["id"]
@@ -139,7 +139,7 @@ class WebhookRoutes:
             return responses.not_found(NoSuchObject("webhook"))
         return responses.ok(WebhookRemoved(webhook_id, "webhook.removed"))
 
-    async def test(self, request: Request) -> Response:
+    async def test_webhook(self, request: Request) -> Response:
         if self.endpoints is None:
             return unavailable_response()
         message_id = await self.endpoints.send_test(request.owner, request.path["id"])

@@ -46,7 +46,7 @@ class DueMessage:
     attempts: int
 
 
-async def read_due(connection: Connection, webhook_id: str, limit: int) -> list[DueMessage]:
+async def read_due_messages(connection: Connection, webhook_id: str, limit: int) -> list[DueMessage]:
     rows = await connection.fetch(
         "select id, message_id, body, attempts from webhook_messages where webhook_id = $1"
         " and due_at <= statement_timestamp() order by due_at, id limit $2",

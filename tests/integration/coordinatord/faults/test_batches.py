@@ -131,7 +131,7 @@ async def test_failing_batch_is_postponed_and_others_continue(
     quiet: Stage, batching: Batching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await batching.create(b'"poison"'), await batching.create(b"no json")
-    check = LineChecks.check
+    check = LineChecks.check_lines
 
     def faulty(checks: LineChecks, lines: Sequence[InputLine]) -> list[CheckedLine]:
         if lines[0].text == b'"poison"':
@@ -140,7 +140,7 @@ async def test_failing_batch_is_postponed_and_others_continue(
 
     worker = small_steps(quiet, 10)
     with monkeypatch.context() as patched:
-        patched.setattr(LineChecks, "check", faulty)
+        patched.setattr(LineChecks, "check_lines", faulty)
         while await worker.run_step():
             pass
     assert (await batching.get(f"/{second['id']}")).json()["status"] == "completed"

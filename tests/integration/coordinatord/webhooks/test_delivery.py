@@ -222,7 +222,7 @@ async def test_failed_message_is_retried_with_the_same_id(database: Database, re
     assert len({got.id for got in receiver.got}) == len({got.body for got in receiver.got}) == 1
     for got in receiver.got:
         verify(secret, got.headers, got.body, system_clock())
-    (listed,) = await endpoints(database).list(OWNER)
+    (listed,) = await endpoints(database).list_endpoints(OWNER)
     assert listed.last_status == 500
     assert listed.failing_since is not None
 

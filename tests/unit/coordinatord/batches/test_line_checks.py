@@ -23,7 +23,7 @@ def check(submitter: Submitter) -> Callable[[Body | bytes | None], PaidLine | Li
 
     def one(line: Body | bytes | None) -> PaidLine | LineRecord:
         text = json.dumps(line).encode() if isinstance(line, dict) else line
-        (checked,) = checks.check([InputLine(7, text)])
+        (checked,) = checks.check_lines([InputLine(7, text)])
         assert checked.line == 7
         return checked
 

@@ -139,7 +139,7 @@ class Windows:
 class Uploads:
     world: World
 
-    async def find_input(self, owner: bytes, cid: str) -> FileRow | None:
+    async def find_input_upload(self, owner: bytes, cid: str) -> FileRow | None:
         upload = self.world.upload
         return upload if upload is not None and (owner, cid) == (upload.owner, _CID) else None
 

@@ -9,7 +9,7 @@ import pytest
 from aiohttp.abc import ResolveResult
 
 from common.refusal import Refused
-from coordinatord.api.webhooks.addresses import check_url, is_public
+from coordinatord.api.webhooks.addresses import check_url, is_public_address
 from coordinatord.api.webhooks.destinations import (
     DestinationRefused,
     PublicResolver,
@@ -37,12 +37,12 @@ PRIVATE = (
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public_address_is_taken(address: str) -> None:
-    assert is_public(address)
+    assert is_public_address(address)
 
 
 @pytest.mark.parametrize("address", PRIVATE)
 def test_address_of_no_public_host_is_refused(address: str) -> None:
-    assert not is_public(address)
+    assert not is_public_address(address)
 
 
 @pytest.mark.parametrize(
