@@ -11,7 +11,7 @@ from coordinatord.api.batches.plan import BatchPlanner
 from coordinatord.api.batches.routes import BatchRoutes
 from coordinatord.api.book.funding import FundsChecker
 from coordinatord.api.book.model_routes import ModelRoutes
-from coordinatord.api.book.polls import Polls
+from coordinatord.api.book.polls import PollService
 from coordinatord.api.book.posted_jobs import PostedJobs
 from coordinatord.api.book.posted_jobs_sql import read_posted_terms
 from coordinatord.api.book.provider_routes import ProviderRoutes
@@ -31,18 +31,18 @@ from coordinatord.api.orders.endings import EndingFinder
 from coordinatord.api.orders.matchmaker import Matchmaker
 from coordinatord.api.orders.preflight import Preflight
 from coordinatord.api.orders.routes import OrderRoutes
-from coordinatord.api.orders.submission import Submissions
+from coordinatord.api.orders.submission import SubmissionService
 from coordinatord.api.orders.validation import OrderChecks
 from coordinatord.api.pages.routes import PageDataRoutes, PageRoutes
 from coordinatord.api.provider_ops.asks import AskPublisher
 from coordinatord.api.provider_ops.ops import OpService
-from coordinatord.api.provider_ops.routes import OperationRoutes
+from coordinatord.api.provider_ops.routes import ProviderOpRoutes
 from coordinatord.api.provider_ops.shared_views import SharedViews
 from coordinatord.api.sessions.routes import SessionRoutes
 from coordinatord.api.sessions.sessions import SessionCache, SessionService
 from coordinatord.api.system.readiness import DeploymentReader, ReadinessCheck
 from coordinatord.api.system.routes import StopFlag, SystemRoutes
-from coordinatord.api.tabs.routes import TabsRoutes
+from coordinatord.api.tabs.routes import TabRoutes
 from coordinatord.api.webhooks.endpoints import SealedSecrets, WebhookEndpoints
 from coordinatord.api.webhooks.routes import WebhookRoutes
 from coordinatord.base.clock import system_clock
@@ -84,12 +84,12 @@ class Endpoints:
     jobs: OrderRoutes
     files: FileRoutes
     book: BookRoutes
-    operations: OperationRoutes
+    operations: ProviderOpRoutes
     providers: ProviderRoutes
     escrow: EscrowRoutes
     batches: BatchRoutes
     events: EventRoutes
-    tabs: TabsRoutes
+    tabs: TabRoutes
     webhooks: WebhookRoutes
     history: PageDataRoutes
     page: PageRoutes
@@ -191,7 +191,7 @@ def compose(
         clock=system_clock,
     )
     market = Matchmaker(database, config.match_liveness_ms, config.match_candidates)
-    submissions = Submissions(checks, market, dependencies.offered, containers, relaying)
+    submissions = SubmissionService(checks, market, dependencies.offered, containers, relaying)
     ops = OpService(
         domains=domains,
         jobs=jobs,
@@ -217,7 +217,7 @@ def compose(
     hub.add_watcher(lambda _: reads.position.forget())  # reads after an event must include its changes
     hub.add_watcher(waiting.on_events)
     connection_limits = ConnectionLimits(limits.event_listeners, limits.event_listeners_per_caller)
-    polls = Polls(
+    polls = PollService(
         database,
         FundsChecker(PaymentToken(dependencies.rpc, book.paytoken), database),
         lease_ms=config.match_lease_ms,
@@ -239,7 +239,7 @@ def compose(
         jobs=OrderRoutes(book, submissions, Preflight(submissions), cancels, reads, dependencies.progress),
         files=FileRoutes(files_of(dependencies)),
         book=BookRoutes(reads, polls, why, buckets),
-        operations=OperationRoutes(ops, asks, jobs, posted, dependencies.progress),
+        operations=ProviderOpRoutes(ops, asks, jobs, posted, dependencies.progress),
         providers=ProviderRoutes(reads),
         escrow=EscrowRoutes(escrow_services(dependencies, escrow, posted)),
         batches=BatchRoutes(
@@ -254,7 +254,7 @@ def compose(
             dependencies.progress,
             buckets,
         ),
-        tabs=TabsRoutes(dependencies.tabs, connection_limits),
+        tabs=TabRoutes(dependencies.tabs, connection_limits),
         webhooks=WebhookRoutes(webhook_endpoints(config, database, PaymentToken(callers_rpc, book.paytoken))),
         history=PageDataRoutes(reads, database, config.match_liveness_ms),
         page=PageRoutes(),

@@ -12,7 +12,7 @@ from common.daemon.logs import log_task_failure
 from common.daemon.secrets import Secret
 from common.daemon.supervision import Supervisor
 from common.domains import Domains
-from coordinatord.api.book.liveness import Liveness
+from coordinatord.api.book.liveness import LivenessRecorder
 from coordinatord.api.book.pending_offers import MAX_UNSTORED_OFFERS, PendingOffers
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.book.waiting import WaitingPolls
@@ -87,9 +87,11 @@ class Dependencies:
         init=False,
         default=attrs.Factory(lambda self: PendingOffers(self.database, self.waiting.wake_for_offer), takes_self=True),
     )
-    liveness: Liveness = attrs.field(
+    liveness: LivenessRecorder = attrs.field(
         init=False,
-        default=attrs.Factory(lambda self: Liveness(self.database, self.config.match_liveness_ms), takes_self=True),
+        default=attrs.Factory(
+            lambda self: LivenessRecorder(self.database, self.config.match_liveness_ms), takes_self=True
+        ),
     )
     offered: Mailbox[PendingJob] = attrs.field(init=False, factory=lambda: Mailbox(MAX_UNSTORED_OFFERS))
 

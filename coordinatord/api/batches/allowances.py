@@ -79,8 +79,8 @@ class LineAllowances:
         self, checked: Sequence[CheckedLine], standings: Mapping[bytes, Standing], balances: Mapping[bytes, int]
     ) -> tuple[list[CheckedLine], dict[bytes, int]]:
         """Replace each line beyond its owner's balance with a record of the failure. Return the lines, and the balances
-        that the lines were checked against. If the latest balance is too low for a line, this is the balance at the
-        indexed block, because a claim that the index does not show yet has already collected its payment."""
+        that the lines were checked against. If an owner's latest balance is too low, the balance at the indexed block
+        counts instead, because the latest balance already lacks the payments of claims that are not indexed yet."""
         checked_balances = dict(balances)
         promised = {owner: standing.open_amounts + standing.unindexed for owner, standing in standings.items()}
         read_again: set[bytes] = set()

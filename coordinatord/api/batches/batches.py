@@ -50,7 +50,7 @@ def is_cancellable(batch: BatchRow) -> bool:
 
 
 ENDPOINTS: Final = ("/v1/responses", "/v1/embeddings")
-_METADATA: Final = StringPairs(
+_METADATA_FIELD: Final = StringPairs(
     limits.MAX_METADATA_PAIRS, limits.MAX_METADATA_KEY_LENGTH, limits.MAX_METADATA_VALUE_LENGTH
 )
 
@@ -62,7 +62,7 @@ class BatchBody:
     input_file_id: str = body_field(Text(_MAX_ID_CHARACTERS))
     endpoint: str = body_field(Choice(ENDPOINTS, "invalid_endpoint"))
     completion_window: str = body_field(Choice(tuple(BATCH_WINDOWS_S), "invalid_completion_window"))
-    metadata: Mapping[str, str] = body_field(_METADATA, optional=True, default={})
+    metadata: Mapping[str, str] = body_field(_METADATA_FIELD, optional=True, default={})
     output_expires_after: ExpiresAfter | None = body_field(
         NestedObject(ExpiresAfter),
         "retention of the output files; must equal the coordinator's retention period",

@@ -19,9 +19,9 @@ from coordinatord.api.batches import lines_sql, posts_sql, work_sql
 from coordinatord.api.batches.allowances import LineAllowances
 from coordinatord.api.batches.line_checks import CheckedLine, LineChecks, PaidLine
 from coordinatord.api.batches.line_containers import LineContainers
-from coordinatord.api.batches.line_reader import MAX_LINES_PER_READ, Cursor, InputLine, LinePortion, LineReader
+from coordinatord.api.batches.line_reader import MAX_LINES_PER_READ, FileCursor, InputLine, LinePortion, LineReader
 from coordinatord.api.batches.lines_sql import LineRecord
-from coordinatord.api.batches.posts_sql import Post
+from coordinatord.api.batches.posts_sql import BatchPost
 from coordinatord.api.batches.work_sql import BatchWork
 from coordinatord.api.files import files_sql
 from coordinatord.api.files.files_sql import FileRow, UploadName
@@ -61,7 +61,7 @@ class BatchExpander:
     async def expand_next_lines(self, connection: Connection, work: BatchWork) -> None:
         """Post and record the next lines, as far as their owners' budgets allow, in the transaction that locks
         `work`."""
-        start = Cursor(work.bytes_done, work.lines_done)
+        start = FileCursor(work.bytes_done, work.lines_done)
         ended = work.cancelling or work.expired
         limit = (
             self.max_lines
@@ -97,7 +97,7 @@ class BatchExpander:
         expanded = portion.end.offset >= (work.input_bytes or 0)
         await work_sql.move_cursor(connection, work.batch_id, portion.end.offset, portion.end.lines, expanded=expanded)
 
-    async def _read_lines(self, work: BatchWork, start: Cursor, max_lines: int) -> LinePortion:
+    async def _read_lines(self, work: BatchWork, start: FileCursor, max_lines: int) -> LinePortion:
         if work.input_bytes is None:
             raise Retryable("pinner_unavailable", "the input file has been deleted", "object_missing")
         key = files_sql.object_key(work.input_file_id)
@@ -146,7 +146,9 @@ class BatchExpander:
         allowed, allowances = await self.allowances.select_allowed_lines(connection, checked, facts.balances)
         paid = [line.paid for line in allowed if isinstance(line, PaidLine)]
         inline = [
-            (line.body.job_id, line.body.container, line.body.owner) for line in paid if line.body.container is not None
+            (order.body.job_id, order.body.container, order.body.owner)
+            for order in paid
+            if order.body.container is not None
         ]
         async with keep_transaction_open(connection):
             cids = await self.containers.store(inline)
@@ -154,14 +156,14 @@ class BatchExpander:
         used_uploads = {name: uploads[name] for name in _upload_names(allowed)}
         attached = await files_sql.attach_inputs(connection, used_uploads, self.retention_seconds)
         cids |= {
-            line.body.job_id: used_uploads[name].cid
-            for line in paid
-            if (name := (line.body.owner, line.body.container_cid or "")) in attached
+            order.body.job_id: used_uploads[name].cid
+            for order in paid
+            if (name := (order.body.owner, order.body.container_cid or "")) in attached
         }
         posts = await to_thread.run_sync(_build_posts, allowed, cids)
         relay_ids = await posts_sql.insert_posts(connection, self.registry.address, posts, allowances)
         if relay_ids is None:
-            raise Retryable("busy", "another request used up the owner's budget")
+            raise Retryable("busy", "another request has used up the owner's budget; the batch continues later")
         await objects_sql.release_holds(connection, [container_key(job_id) for job_id, _, _ in inline])
         relays = {post.job_id: relay_id for post, relay_id in zip(posts, relay_ids, strict=True)}
         return [_line_record(line, relays) for line in allowed]
@@ -193,13 +195,13 @@ def _check_against_chain(
     return line
 
 
-def _build_posts(lines: Sequence[CheckedLine], cids: Mapping[bytes, str]) -> list[Post]:
+def _build_posts(lines: Sequence[CheckedLine], cids: Mapping[bytes, str]) -> list[BatchPost]:
     """Return the posts of the lines that have a stored container."""
     paid = [line.paid for line in lines if isinstance(line, PaidLine)]
     return [
-        Post(line.body.job_id, line.dedupe_digest(cid), line.calldata(cid), line.body.owner, line.amount)
-        for line in paid
-        if (cid := cids.get(line.body.job_id)) is not None
+        BatchPost(order.body.job_id, order.dedupe_digest(cid), order.calldata(cid), order.body.owner, order.amount)
+        for order in paid
+        if (cid := cids.get(order.body.job_id)) is not None
     ]
 
 

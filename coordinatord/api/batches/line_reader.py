@@ -33,7 +33,7 @@ class InputLine:
 
 
 @attrs.frozen(slots=True)
-class Cursor:
+class FileCursor:
     """Position in the file. The `lines` lines before `offset` are done."""
 
     offset: int
@@ -45,7 +45,7 @@ class LinePortion:
     """Non-blank lines, and the cursor after them."""
 
     lines: tuple[InputLine, ...]
-    end: Cursor
+    end: FileCursor
 
 
 @attrs.frozen(slots=True)
@@ -57,7 +57,7 @@ class LineReader:
     max_line_bytes: int = MAX_LINE_BYTES
     timeout_s: float = READ_TIMEOUT_S  # per chunk
 
-    async def read_lines(self, start: Cursor) -> LinePortion:
+    async def read_lines(self, start: FileCursor) -> LinePortion:
         """Read the next lines, and return all that are not blank. Read at least one line unless the file has ended.
         Raise Retryable if the store returns too few or too many bytes, or returns them too slowly."""
         buffer = bytearray()
@@ -92,7 +92,7 @@ class LineReader:
         if len(buffer) != end:
             raise _store_unavailable_error("the object store sent less of the input file than was requested")
 
-    def _split_lines(self, buffer: bytes, start: Cursor, *, at_end: bool) -> LinePortion:
+    def _split_lines(self, buffer: bytes, start: FileCursor, *, at_end: bool) -> LinePortion:
         """Split off whole lines. The last line of the file may lack its newline."""
         lines: list[InputLine] = []
         offset, number = 0, start.lines
@@ -105,9 +105,9 @@ class LineReader:
             number += 1
             if text.strip(BLANK_BYTES):
                 lines.append(InputLine(number, text if len(text) <= self.max_line_bytes else None))
-        return LinePortion(tuple(lines), Cursor(start.offset + offset, number))
+        return LinePortion(tuple(lines), FileCursor(start.offset + offset, number))
 
-    async def _skip_long_line(self, start: Cursor, searched_bytes: int) -> LinePortion:
+    async def _skip_long_line(self, start: FileCursor, searched_bytes: int) -> LinePortion:
         """Skip the rest of a line that has no newline in its first `searched_bytes` bytes."""
         offset = start.offset + searched_bytes
         while offset < self.file_bytes:
@@ -117,7 +117,7 @@ class LineReader:
             offset += len(buffer) if newline < 0 else newline + 1
             if newline >= 0:
                 break
-        return LinePortion((InputLine(start.lines + 1, None),), Cursor(offset, start.lines + 1))
+        return LinePortion((InputLine(start.lines + 1, None),), FileCursor(offset, start.lines + 1))
 
 
 def _store_unavailable_error(message: str) -> Retryable:

@@ -21,7 +21,7 @@ _WITHDRAWN_REASON: Final = "relay_queue_timeout"
 
 
 @attrs.frozen(slots=True)
-class Post:
+class BatchPost:
     """Transaction that posts the job of a line. A later claim of the job collects `amount` from the owner."""
 
     job_id: bytes
@@ -51,7 +51,7 @@ async def count_queue_room(connection: Connection) -> int:
 
 
 async def insert_posts(
-    connection: Connection, target: bytes, posts: Sequence[Post], allowances: Mapping[bytes, Allowance]
+    connection: Connection, target: bytes, posts: Sequence[BatchPost], allowances: Mapping[bytes, Allowance]
 ) -> list[int] | None:
     """Insert the posts, or join equal pending posts, in the transaction that records the lines. Return the relay id of
     each post. Insert nothing and return None if another request has used up the allowance of an owner."""
@@ -90,7 +90,7 @@ async def insert_posts(
     return [found[post.dedupe] for post in posts]
 
 
-async def _fits_allowance(connection: Connection, posts: Sequence[Post], allowance: Allowance) -> bool:
+async def _fits_allowance(connection: Connection, posts: Sequence[BatchPost], allowance: Allowance) -> bool:
     """Return True if the posts fit the allowance. The caller holds the outbox's lock. `submit_relays` applies the same
     check to single posts."""
     if await budgets_sql.count_fitting_ops(connection, allowance.spending, len(posts)) < len(posts):

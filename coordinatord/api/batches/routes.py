@@ -21,7 +21,7 @@ from coordinatord.http.responses import Response
 from coordinatord.http.routing import INDEX_REPLIES, Body, Parameter, Reply, Request, Route, malformed_replies
 from coordinatord.http.streaming import StreamedResponse
 
-_ID: Final = Text(limits.MAX_HEADER_VALUE_BYTES)  # an id may be any text; an unknown id is answered with 404
+_ID_TEXT: Final = Text(limits.MAX_HEADER_VALUE_BYTES)  # an id may be any text; an unknown id is answered with 404
 _IDEMPOTENCY_KEY: Final = "idempotency-key"
 _NEW_EXAMPLE: Final = {
     "status": "validating",
@@ -89,7 +89,7 @@ class BatchRoutes:
                         f"maximum number of batches, 1 to {limits.MAX_BATCH_PAGE_ROWS}"
                         f" (default {limits.DEFAULT_BATCH_PAGE_ROWS})",
                     ),
-                    "after": Parameter(_ID, "id of a batch: the page starts after this batch"),
+                    "after": Parameter(_ID_TEXT, "id of a batch: the page starts after this batch"),
                 },
                 session=True,
                 replies=(
@@ -112,7 +112,7 @@ class BatchRoutes:
                     " `{id, custom_id: null, response: null, error: {code, message}, svc}` for each other line."
                 ),
                 handler=self.read_batch,
-                segments={"id": Parameter(_ID, "id of the batch", example=BATCH_ID)},
+                segments={"id": Parameter(_ID_TEXT, "id of the batch", example=BATCH_ID)},
                 session=True,
                 replies=(
                     Reply(200, shape=BatchAsOf, about="The batch"),
@@ -134,7 +134,7 @@ class BatchRoutes:
                     " about every 20 seconds."
                 ),
                 handler=self.stream_events,
-                segments={"id": Parameter(_ID, "id of the batch", example=BATCH_ID)},
+                segments={"id": Parameter(_ID_TEXT, "id of the batch", example=BATCH_ID)},
                 session=True,
                 replies=(
                     events_reply("The batch, at the start and after each change", BatchAsOf),
@@ -155,7 +155,7 @@ class BatchRoutes:
                     "Lines that are not posted yet end with the error `cancelled`. Jobs on the chain are not changed."
                 ),
                 handler=self.cancel,
-                segments={"id": Parameter(_ID, "id of the batch", example=BATCH_ID)},
+                segments={"id": Parameter(_ID_TEXT, "id of the batch", example=BATCH_ID)},
                 session=True,
                 replies=(
                     Reply(200, shape=BatchAsOf, about="The batch", example=_CANCELLING_EXAMPLE),

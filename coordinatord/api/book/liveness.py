@@ -27,7 +27,7 @@ _WRITES_PER_LIVENESS_TIME: Final = 4
 _MAX_REMEMBERED_POLLS: Final = 100_000
 
 
-class Liveness:
+class LivenessRecorder:
     """Writer of polls. Call `record_poll` and `keep_live` from any task of one event loop, in which `run` must be
     running."""
 

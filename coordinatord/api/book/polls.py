@@ -16,7 +16,7 @@ from coordinatord.api.book.funding import FundsChecker
 from coordinatord.api.book.job_pages_sql import JobFilter
 from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.book.leases_sql import LeasedJob, PollKey
-from coordinatord.api.book.liveness import Liveness
+from coordinatord.api.book.liveness import LivenessRecorder
 from coordinatord.api.book.outlooks_sql import PollOutlook
 from coordinatord.api.book.pending_offers import PendingOffers
 from coordinatord.api.book.pending_offers_sql import PendingJob
@@ -88,14 +88,14 @@ def build_poll(
     return Poll(PollKey(session.provider_id, job_filter.model_id), job_filter, free_slots, limit, offset, wants_offers)
 
 
-class Polls:
+class PollService:
     def __init__(
         self,
         database: Database,
         funding: FundsChecker,
         *,
         lease_ms: int,
-        liveness: Liveness,
+        liveness: LivenessRecorder,
         waiting_polls: WaitingPolls,
         connection_limits: ConnectionLimits,
         offers: PendingOffers,

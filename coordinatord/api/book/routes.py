@@ -12,7 +12,7 @@ from common.api.words import MEMBER_TEXTS, NO_EXAMPLE
 from coordinatord.api.book import bodies
 from coordinatord.api.book.job_pages_sql import JobFilter, read_page
 from coordinatord.api.book.owner_sums_sql import read_summary
-from coordinatord.api.book.polls import Poll, PollAnswer, Polls, build_poll
+from coordinatord.api.book.polls import Poll, PollAnswer, PollService, build_poll
 from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.book.why import UnclaimedJobExplainer
 from coordinatord.base.outcomes import NoSuchObject, NotSigned
@@ -35,15 +35,19 @@ _REQUESTS_PER_SECOND_OF_WALK: Final = 100  # each 10 ms of a walk counts as one 
 _JOB_PARAMETERS = {
     "state": Parameter(
         Choice(("Open", "Claimed", "Settled", "Cancelled")),
-        "jobs in this state; `Cancelled` covers every job that ended without a result",
+        "only jobs in this state; `Cancelled` covers every job that ended without a result",
         example="Open",
     ),
-    "model": Parameter(QueryUint(32), "jobs of the model of this id", example=1),
-    "provider": Parameter(QueryUint(32), "jobs claimed by the provider of this id"),
-    "owner": Parameter(ADDRESS, "jobs of this wallet"),
-    "min_rate_in": Parameter(QueryUint(128), "jobs that pay at least this for 10^6 input units, in base units"),
-    "min_rate_out": Parameter(QueryUint(128), "jobs that pay at least this for 10^6 output units, in base units"),
-    "posted_before": Parameter(QueryUint(63), "jobs posted at or before this block"),
+    "model": Parameter(QueryUint(32), "only jobs of the model with this id", example=1),
+    "provider": Parameter(QueryUint(32), "only jobs claimed by the provider with this id"),
+    "owner": Parameter(ADDRESS, "only jobs that this wallet owns"),
+    "min_rate_in": Parameter(
+        QueryUint(128), "only jobs that pay at least this rate for 10^6 input units, in base units"
+    ),
+    "min_rate_out": Parameter(
+        QueryUint(128), "only jobs that pay at least this rate for 10^6 output units, in base units"
+    ),
+    "posted_before": Parameter(QueryUint(63), "only jobs posted at or before this block"),
     "order": Parameter(
         Choice(("oldest", "newest")),
         "order of the posts: `oldest` first (the default) or `newest`; a poll leases the oldest jobs in either order",
@@ -89,7 +93,7 @@ class BookRoutes:
     """`buckets` limits requests per caller. A page that walks many rows counts as several requests."""
 
     reads: IndexReads
-    polls: Polls
+    polls: PollService
     explainer: UnclaimedJobExplainer
     buckets: TokenBuckets
     clock: Callable[[], float] = time.monotonic
@@ -132,7 +136,7 @@ class BookRoutes:
                 about="Summarise an owner's jobs",
                 handler=self.read_summary,
                 query={"owner": Parameter(ADDRESS, "wallet that owns the jobs", required=True)},
-                replies=(Reply(200, shape=jobs.Summary, about="The sums"), *malformed_replies(), *INDEX_REPLIES),
+                replies=(Reply(200, shape=jobs.Summary, about="The summary"), *malformed_replies(), *INDEX_REPLIES),
                 index_backed=True,
             ),
             Route(

@@ -155,7 +155,7 @@ class HandoverService:
         if not is_fresh(body.issued_at, self.clock()):
             return NotHandedOver("stale_issued_at", f"issued_at is not within ±{MAX_OP_SKEW_S} seconds of now")
         if body.evidence.report_data != report_data(body.channel_pubkey):
-            return NotHandedOver("bad_binding", "evidence.report_data was not made for channel_pubkey")
+            return NotHandedOver("bad_binding", "evidence.report_data does not match channel_pubkey")
         if body.evidence.debug:
             return NotHandedOver(
                 "debug_evidence", "evidence.debug must be false: an instance in debug mode gets no keys"

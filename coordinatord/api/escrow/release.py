@@ -122,7 +122,7 @@ class ReleaseBody:
     ct_hash: bytes = body_field(WithErrorCode(BYTES32, "bad_container"))
     response_pubkey: PublicKey = body_field(SealingKey())
     issued_at: int = body_field(UINT64)
-    signature: bytes = body_field(LenientSignature(), "the claiming provider wallet's Release signature")
+    signature: bytes = body_field(LenientSignature(), "Release signature of the provider wallet that claimed the job")
 
 
 @attrs.frozen(slots=True)
@@ -175,7 +175,7 @@ class ReleaseService:
             return _WRONG_WALLET
         job = await self.claims.read_job(body.job_id)
         if job is None:
-            return NotReleased("no_claim", "the chain has no such job")
+            return NotReleased("no_claim", "the chain has no job with this job_id")
         if job.state != CLAIMED:
             return NotReleased("not_claimed", "the job is not claimed")
         # The job id is a hash of owner and commitment, so an owner that matches the id is correct, even if it was read
@@ -197,7 +197,7 @@ class ReleaseService:
         if seed is None:
             if await self.custody.has_lost_keys():
                 return NotReleased(
-                    "escrow_key_lost", f"no instance holds the key of this job any more; {_FAIL_SOON_ADVICE}"
+                    "escrow_key_lost", f"the escrow has lost the key that this job is sealed to; {_FAIL_SOON_ADVICE}"
                 )
             return NotReleased("unseal_failed", f"no key of this escrow opens the wrap; {_FAIL_SOON_ADVICE}")
         try:

@@ -32,7 +32,7 @@ _STATUS_CHANGES: Final[dict[str, tuple[JobStatus | None, JobStatus]]] = {
     "cancel": ("queued", "cancelled"),
     "reclaim": ("in_progress", "failed"),
 }
-_ENDED_BY: Final[dict[int, ProgressOp]] = {
+_OP_BY_END: Final[dict[int, ProgressOp]] = {
     EndedBecause.SETTLE: "settle",
     EndedBecause.CANCEL: "cancel",
     EndedBecause.PROVIDER_FAIL: "fail",
@@ -97,7 +97,7 @@ def _indexed_steps(job: IndexedJob) -> Mapping[ProgressOp, ProgressStep[Digits]]
     steps: dict[ProgressOp, ProgressStep[Digits]] = {"post": _block_step("post", str(job.posted_block))}
     if job.provider_id:
         steps["claim"] = _block_step("claim", provider_id=str(job.provider_id))
-    ending = _ENDED_BY.get(job.ended_because)
+    ending = _OP_BY_END.get(job.ended_because)
     if job.state == JobState.SETTLED:
         cid = job.result_cid if job.result_cid is not None else OMITTED
         steps["settle"] = _block_step("settle", OMITTED, str(job.provider_id), cid, str(job.completion_tok))

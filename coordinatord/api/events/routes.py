@@ -39,7 +39,7 @@ _OPTIONAL_STEP_FIELDS: Final = [name for name in ProgressStep.__struct_fields__ 
 STORED_REPLY: Final = Reply(
     202,
     shape=ProvisionalJob,
-    about="With `prefer: respond-async`: the request is stored, and will be mined. Follow the job's progress",
+    about="With `prefer: respond-async`: the request is stored and will be sent. Follow the job's progress",
     example={"status": "queued", "steps": [{"op": "post", **dict.fromkeys(_OPTIONAL_STEP_FIELDS, NO_EXAMPLE)}]},
     headers=("preference-applied", "location"),
 )

@@ -24,7 +24,7 @@ UPLOAD_TIMEOUT: Final = timedelta(hours=1)
 HOLD_TIME: Final = timedelta(minutes=15)
 REMOVAL_LEASE: Final = timedelta(seconds=120)
 _COLUMNS: Final = "id, owner, purpose, filename, cid, commitment, bytes, lines, attached, created_at, expires_at"
-_LIVE: Final = "(expires_at > clock_timestamp() and removing_until is null)"
+_IS_LIVE: Final = "(expires_at > clock_timestamp() and removing_until is null)"
 _NAMED_BY_JOB: Final = (
     "exists (select 1 from jobs j where j.job_id = f.held_for and (j.task_cid = f.cid or j.result_cid = f.cid))"
 )
@@ -139,7 +139,7 @@ async def complete_upload(
 async def find_file(connection: Connection, file_id: str, owner: bytes) -> FileRow | None:
     """Return a live file of this owner, or None."""
     row = await connection.fetchrow(
-        f"select {_COLUMNS} from files where id = $1 and owner = $2 and cid is not null and {_LIVE}",
+        f"select {_COLUMNS} from files where id = $1 and owner = $2 and cid is not null and {_IS_LIVE}",
         file_id,
         owner,
     )
@@ -149,7 +149,7 @@ async def find_file(connection: Connection, file_id: str, owner: bytes) -> FileR
 async def find_by_cid(connection: Connection, owner: bytes, cid: str, purpose: Purpose) -> FileRow | None:
     """Return the owner's live upload with this content id. If there are several, return the last to expire."""
     row = await connection.fetchrow(
-        f"select {_COLUMNS} from files where owner = $1 and cid = $2 and purpose = $3 and {_LIVE}"
+        f"select {_COLUMNS} from files where owner = $1 and cid = $2 and purpose = $3 and {_IS_LIVE}"
         " order by expires_at desc limit 1",
         owner,
         cid,
@@ -163,7 +163,7 @@ async def hold_file(connection: Connection, file_id: str, job_id: bytes) -> bool
     file is gone."""
     held = await connection.fetchval(
         "update files set held_for = $2, held_until = clock_timestamp() + $3"
-        f" where id = $1 and cid is not null and {_LIVE} returning true",
+        f" where id = $1 and cid is not null and {_IS_LIVE} returning true",
         file_id,
         job_id,
         HOLD_TIME,

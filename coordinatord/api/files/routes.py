@@ -26,9 +26,9 @@ from coordinatord.http.upload_forms import EXPIRES_AFTER_FIELDS, UploadForm
 from coordinatord.http.uploads import TransferLimits
 
 UPLOAD_PURPOSES: Final[tuple[Purpose, ...]] = ("input", "result", "batch")
-_TEXT: Final = Text(limits.MAX_HEADER_VALUE_BYTES)
+_ANY_TEXT: Final = Text(limits.MAX_HEADER_VALUE_BYTES)
 # Any text is accepted as an id. An unknown id is answered with 404.
-_ID: Final = {"id": Parameter(_TEXT, "id of the file", example=FILE_ID)}
+_ID_PARAMETER: Final = {"id": Parameter(_ANY_TEXT, "id of the file", example=FILE_ID)}
 _FORM_PARTS: Final[dict[str, Schema]] = {
     "purpose": {"type": "string", "enum": list(UPLOAD_PURPOSES), "description": "purpose of the file"},
     "file": {
@@ -93,7 +93,7 @@ class FileRoutes:
                 tag="Files",
                 about="Read the description of a file",
                 handler=self.read_file,
-                segments=_ID,
+                segments=_ID_PARAMETER,
                 session=True,
                 replies=(
                     Reply(200, shape=File, about="The file"),
@@ -113,10 +113,10 @@ class FileRoutes:
                     " With another etag in `if-range`, the whole file is returned."
                 ),
                 handler=self.download,
-                segments=_ID,
+                segments=_ID_PARAMETER,
                 headers={
-                    "range": Parameter(_TEXT, "one range of bytes, as `bytes=0-1023`"),
-                    "if-range": Parameter(_TEXT, "etag of the file that the range belongs to"),
+                    "range": Parameter(_ANY_TEXT, "one range of bytes, as `bytes=0-1023`"),
+                    "if-range": Parameter(_ANY_TEXT, "etag of the file that the range belongs to"),
                 },
                 session=True,
                 replies=(

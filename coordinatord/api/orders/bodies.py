@@ -126,7 +126,7 @@ def optional_field_faults(body: OrderBody) -> Iterator[Refused]:
     has_container = body.container is not None or body.container_cid is not None
     if body.auth_sig is None:
         if has_container:
-            yield Refused("a container must come with auth_sig", "container", "container_without_payment")
+            yield Refused("a container requires auth_sig", "container", "container_without_payment")
         return
     if not has_container:
         yield Refused("auth_sig requires container or container_cid", "container", "container_required")

@@ -16,7 +16,7 @@ from common.api.market import FailedCheck
 from common.refusal import Refused
 from coordinatord.api.orders.bodies import OrderBody, optional_field_faults
 from coordinatord.api.orders.faults import SLA_NOT_ALLOWED, Fault
-from coordinatord.api.orders.submission import QuotedOrder, Submissions
+from coordinatord.api.orders.submission import QuotedOrder, SubmissionService
 from coordinatord.api.orders.validation import DUPLICATE_JOB, Failure, Findings
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import WouldRefuse
@@ -29,7 +29,7 @@ MAX_WAITING_CHECKS: Final = 64
 class Preflight:
     """Checks orders without posting them, a few at a time, because the checks are slow."""
 
-    submissions: Submissions
+    submissions: SubmissionService
     _check_limiter: anyio.CapacityLimiter = attrs.field(
         factory=lambda: anyio.CapacityLimiter(MAX_CONCURRENT_CHECKS), init=False
     )

@@ -18,7 +18,13 @@ from coordinatord.api.orders import answers
 from coordinatord.api.orders.bodies import MarketProbe, OrderBody, read_submission
 from coordinatord.api.orders.cancel import AlreadyEnded, CancelBody, CancelOutcome, CancelService
 from coordinatord.api.orders.preflight import Preflight
-from coordinatord.api.orders.submission import ProbeAnswer, QuotedOrder, Submissions, SubmitOutcome, SubmittedOrder
+from coordinatord.api.orders.submission import (
+    ProbeAnswer,
+    QuotedOrder,
+    SubmissionService,
+    SubmitOutcome,
+    SubmittedOrder,
+)
 from coordinatord.base.outcomes import NoSuchObject, WouldRefuse
 from coordinatord.chain.relayer.outbox_sql import Queued
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
@@ -99,7 +105,7 @@ def cancel_response(job_id: bytes, outcome: CancelOutcome) -> Response:
 @attrs.frozen(slots=True)
 class OrderRoutes:
     address_book: AddressBook
-    submissions: Submissions
+    submissions: SubmissionService
     preflight: Preflight
     cancels: CancelService
     reads: IndexReads
@@ -162,7 +168,7 @@ class OrderRoutes:
                     limits.MAX_ORDER_BODY_BYTES, _read_unchecked, lambda: object_schema(OrderBody), _examples_for_check
                 ),
                 replies=(
-                    Reply(200, shape=market.CheckedShape, about="The checks that fail, if any"),
+                    Reply(200, shape=market.CheckedShape, about="The failed checks, if any"),
                     *malformed_replies(),
                     *CHAIN_REPLIES,
                     Reply(429, "busy"),
@@ -207,7 +213,7 @@ class OrderRoutes:
                 segments={"id": Parameter(BYTES32, "id of the job", example=MEMBER_TEXTS["job_id"].example)},
                 body=Body.of(CancelBody, limits.MAX_CANCEL_BODY_BYTES),
                 replies=(
-                    Reply(200, shape=jobs.Cancelled, about="The job is cancelled, or had ended before"),
+                    Reply(200, shape=jobs.Cancelled, about="The job is cancelled, or it had already ended"),
                     *malformed_replies(),
                     *chain_refusal_replies("cancel"),
                     *RELAY_REPLIES,

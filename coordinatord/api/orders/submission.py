@@ -59,7 +59,7 @@ SubmitOutcome: TypeAlias = ProbeAnswer | QuotedOrder | WouldRefuse | RelayedOutc
 
 
 @attrs.frozen(slots=True)
-class Submissions:
+class SubmissionService:
     checks: OrderChecks
     market: Matchmaker
     offers: Mailbox[PendingJob]

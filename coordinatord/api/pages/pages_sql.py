@@ -80,7 +80,7 @@ async def read_paid_rates(database: Database, model_id: int) -> tuple[Snapshot, 
         rows = await connection.fetch(_PAID_RATES, model_id)
     snapshot = snapshot_of(rows)
     if not rows[0]["counted"]:
-        raise Retryable("not_ready", "the index has not counted its jobs yet")
+        raise Retryable("not_ready", "the index has not counted its jobs yet; try again")
     if not rows[0]["known"]:
         return snapshot, None
     return snapshot, [PaidRates(row[0], int(row[1]), int(row[2])) for row in rows if row[0] is not None]
@@ -120,7 +120,7 @@ async def read_counts(database: Database) -> tuple[Snapshot, dict[int, int]]:
         )
     snapshot = snapshot_of(rows)
     if not rows[0]["counted"]:
-        raise Retryable("not_ready", "the index has not counted its jobs yet")
+        raise Retryable("not_ready", "the index has not counted its jobs yet; try again")
     return snapshot, {row["state"]: row["jobs"] for row in rows if row["state"] is not None}
 
 

@@ -54,7 +54,7 @@ async def find_matches(database: Database, prefix: str) -> tuple[Snapshot, Searc
         rows = await connection.fetch(_FIND_MATCHES, *ranges)
     snapshot = snapshot_of(rows)
     if not rows[0]["counted"]:
-        raise Retryable("not_ready", "the index has not counted its jobs yet")
+        raise Retryable("not_ready", "the index has not counted its jobs yet; try again")
     by_kind: dict[str, list[Match]] = {"job": [], "owner": [], "provider": []}
     for row in rows:
         if row["kind"] is not None:

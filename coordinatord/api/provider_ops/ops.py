@@ -52,7 +52,7 @@ _ISSUED_AT_TEXT = "signed time in Unix seconds, greater than in the last such op
 
 @attrs.frozen(slots=True)
 class ClaimOp:
-    op: str = body_field(Choice(("claim",)), "`claim`: take the job; its payment goes into the registry")
+    op: str = body_field(Choice(("claim",)), "`claim`: claim the job; the job registry collects the payment")
     job_id: bytes = body_field(BYTES32)
     issued_at: int = body_field(UINT64)
     signature: bytes = body_field(SIGNATURE, _SIGNATURE_TEXT)
@@ -69,7 +69,7 @@ class ClaimOp:
 class SettleOp:
     op: str = body_field(Choice(("settle",)), "`settle`: end the job with its result")
     job_id: bytes = body_field(BYTES32)
-    completion_tok: int = body_field(UINT32, "output units that are charged for, at most the job's `units_out`")
+    completion_tok: int = body_field(UINT32, "number of output units to charge, at most the job's `units_out`")
     issued_at: int = body_field(UINT64)
     signature: bytes = body_field(SIGNATURE, _SIGNATURE_TEXT, example=SETTLE_SIGNATURE)
     result: bytes | None = body_field(Base64(MAX_INLINE_BYTES), optional=True)
@@ -82,7 +82,7 @@ class SettleOp:
 
 @attrs.frozen(slots=True)
 class FailOp:
-    op: str = body_field(Choice(("fail",)), "`fail`: end the job without a result; its payment goes back")
+    op: str = body_field(Choice(("fail",)), "`fail`: end the job without a result; the owner gets the payment back")
     job_id: bytes = body_field(BYTES32)
     issued_at: int = body_field(UINT64)
     signature: bytes = body_field(SIGNATURE, _SIGNATURE_TEXT)
@@ -408,7 +408,7 @@ class OpService:
 
 
 def _unknown_job_refusal() -> WouldRefuse:
-    return WouldRefuse("UnknownJob", "the chain has no such job")
+    return WouldRefuse("UnknownJob", "the chain has no job with this job_id")
 
 
 def _unknown_result_error() -> Refused:

@@ -95,7 +95,7 @@ def _examples() -> dict[str, object]:
 
 
 @attrs.frozen(slots=True)
-class OperationRoutes:
+class ProviderOpRoutes:
     ops: OpService
     asks: AskPublisher
     registry: JobRegistry

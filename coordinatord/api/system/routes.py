@@ -93,11 +93,11 @@ class SystemRoutes:
                 ),
                 handler=self.read_readiness,
                 replies=(
-                    Reply(200, shape=chain.ReadinessShape, about="The index may be read", example={"code": NO_EXAMPLE}),
+                    Reply(200, shape=chain.ReadinessShape, about="The index is ready", example={"code": NO_EXAMPLE}),
                     Reply(
                         503,
                         shape=chain.ReadinessShape,
-                        about="The index may not be read",
+                        about="The index is not ready",
                         example={"ready": False, "code": "no_relayer_role"},
                     ),
                 ),

@@ -74,7 +74,7 @@ class FrameRates:
 
 
 @attrs.frozen(slots=True)
-class TabsRoutes:
+class TabRoutes:
     mailbox: TabMailbox
     connection_limits: ConnectionLimits
     tab_rates: FrameRates = attrs.field(factory=lambda: FrameRates(TAB_FRAMES_PER_S, TAB_BYTES_PER_S))
@@ -139,7 +139,9 @@ class TabsRoutes:
         session = _require_session(request)
         size = sum(len(frame) for _, frame in frames)
         if wait := self.wallet_rates.take_or_wait_time(session.address.hex(), len(frames), size):
-            raise Retryable("busy", "this wallet sends too many tab frames; wait", retry_after=max(1, round(wait)))
+            raise Retryable(
+                "busy", "this wallet sends too many tab frames; send them again later", retry_after=max(1, round(wait))
+            )
         side = is_owner_side(session)
 
         def is_over_rate(job_id: bytes, frames: int, size: int) -> bool:

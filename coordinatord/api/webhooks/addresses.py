@@ -67,7 +67,7 @@ def check_url(url: str, *, allow_private: bool) -> str:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname or ""
     except ValueError:
-        raise Refused("url must be an https:// address", "url") from None
+        raise Refused("url must be a valid https:// URL", "url") from None
     error = None
     if not url.isascii() or any(
         character <= " " or character == "\x7f" or character in '\\"<>^`{|}' for character in url

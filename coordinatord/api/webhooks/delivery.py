@@ -29,7 +29,7 @@ from coordinatord.api.webhooks.destinations import open_destinations
 from coordinatord.api.webhooks.endpoints import SealedSecrets
 from coordinatord.api.webhooks.endpoints_sql import DisabledBecause
 from coordinatord.api.webhooks.fanout import FanOut
-from coordinatord.api.webhooks.turns_sql import DueMessage, Turn, TurnResult
+from coordinatord.api.webhooks.turns_sql import DueMessage, EndpointTurn, TurnResult
 from coordinatord.base.clock import Clock, read_http_date, system_clock
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, NoResponse
@@ -170,7 +170,7 @@ class DeliveryWorker:
             tasks.start_soon(self._run_turn, turn, running, wake, quick)
         return len(turns)
 
-    async def _run_turn(self, turn: Turn, running: set[str], wake: Wake, quick: bool) -> None:
+    async def _run_turn(self, turn: EndpointTurn, running: set[str], wake: Wake, quick: bool) -> None:
         try:
             await self.deliver_due(turn, self.quick_http if quick else self.other_http)
         except Retryable as error:
@@ -183,7 +183,7 @@ class DeliveryWorker:
             running.remove(turn.webhook_id)
             wake()
 
-    async def deliver_due(self, turn: Turn, http: Http) -> None:
+    async def deliver_due(self, turn: EndpointTurn, http: Http) -> None:
         """Post due messages, and store the outcome. A failing endpoint gets only one message per turn."""
         secret = self.sealed.open(turn.webhook_id, turn.secret)
         async with self.database.connection() as connection:
@@ -213,7 +213,7 @@ class DeliveryWorker:
             log.info("webhook disabled", webhook=turn.webhook_id, reason=disabled)
 
     async def _post_all(
-        self, http: Http, turn: Turn, secret: bytes, due_messages: list[DueMessage]
+        self, http: Http, turn: EndpointTurn, secret: bytes, due_messages: list[DueMessage]
     ) -> dict[int, PostAttempt]:
         """Post until the first failure. Return the attempts by message id. There is at least one attempt."""
         attempts: dict[int, PostAttempt] = {}
@@ -270,7 +270,9 @@ async def run_deliveries(
         await DeliveryWorker(database, notices, FanOut(database), quick, others, SealedSecrets(keys)).run()
 
 
-def _build_turn_result(turn: Turn, due_messages: list[DueMessage], attempts: dict[int, PostAttempt]) -> TurnResult:
+def _build_turn_result(
+    turn: EndpointTurn, due_messages: list[DueMessage], attempts: dict[int, PostAttempt]
+) -> TurnResult:
     delivered, given_up, retry_delays = [], [], {}
     worst: PostAttempt | None = None
     for message in due_messages:

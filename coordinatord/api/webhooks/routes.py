@@ -39,7 +39,9 @@ def unavailable_response() -> Response:
 
 
 # Any text is accepted as an id. An unknown id is answered with 404.
-_ID: Final = {"id": Parameter(Text(limits.MAX_HEADER_VALUE_BYTES), "id of the endpoint", example=EXAMPLE_WEBHOOK_ID)}
+_ID_PARAMETER: Final = {
+    "id": Parameter(Text(limits.MAX_HEADER_VALUE_BYTES), "id of the endpoint", example=EXAMPLE_WEBHOOK_ID)
+}
 _COMMON_REPLIES: Final = (Reply(401, "invalid_session"), Reply(403, "webhooks_unavailable"))
 
 
@@ -91,7 +93,7 @@ class WebhookRoutes:
                 about="Remove a webhook and its waiting messages",
                 details="A message that is being posted may still arrive.",
                 handler=self.remove_webhook,
-                segments=_ID,
+                segments=_ID_PARAMETER,
                 session=True,
                 replies=(
                     Reply(200, shape=WebhookRemoved, about="The webhook is removed"),
@@ -107,7 +109,7 @@ class WebhookRoutes:
                 about="Post a message of type `webhook.test` to a webhook",
                 details="Only one test message may wait at a time. GET /v1/webhooks shows the outcome.",
                 handler=self.test_webhook,
-                segments=_ID,
+                segments=_ID_PARAMETER,
                 session=True,
                 replies=(
                     Reply(200, shape=WebhookTested, about="The test message is queued"),

@@ -12,7 +12,7 @@ from coordinatord.storage.database.connections import Connection
 
 
 @attrs.frozen(slots=True)
-class Turn:
+class EndpointTurn:
     """Endpoint, while one process posts its due messages."""
 
     webhook_id: str
@@ -23,7 +23,7 @@ class Turn:
 
 async def take_turns(
     connection: Connection, limit: int, lease_s: float, *, quick: bool, except_for: Collection[str] = ()
-) -> list[Turn]:
+) -> list[EndpointTurn]:
     """Take endpoints with due messages, longest waiting first. Other processes skip these endpoints for `lease_s`
     seconds."""
     rows = await connection.fetch(
@@ -35,7 +35,7 @@ async def take_turns(
         quick,
         list(except_for),
     )
-    return [Turn(*row) for row in rows]
+    return [EndpointTurn(*row) for row in rows]
 
 
 @attrs.frozen(slots=True)

@@ -12,7 +12,7 @@ from coordinatord.api.book.job_pages_sql import JobFilter
 from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.book.leases_sql import LeasedJob, PollKey
 from coordinatord.api.book.outlooks_sql import PollOutlook
-from coordinatord.api.book.polls import Poll, PollAnswer, Polls, build_poll
+from coordinatord.api.book.polls import Poll, PollAnswer, PollService, build_poll
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.chain.contracts.payment_token import Funds
 from coordinatord.storage.database.snapshot_sql import Snapshot
@@ -200,11 +200,11 @@ def funding(world: World) -> FundsChecker:
     return FundsChecker(token, tables)
 
 
-def of(world: World) -> Polls:
+def of(world: World) -> PollService:
     tables: Any = Tables()
     given: dict[str, Any] = {"liveness": Liveness(world), "offers": Offers(world)}
     given |= {"waiting_polls": Waiting(world), "connection_limits": ConnectionLimits(world)}
-    return Polls(tables, funding(world), lease_ms=15_000, **given)
+    return PollService(tables, funding(world), lease_ms=15_000, **given)
 
 
 def poll_of(

@@ -26,7 +26,13 @@ from coordinatord.api.orders import validation
 from coordinatord.api.orders.bodies import MarketProbe, OrderBody, paid_order_of
 from coordinatord.api.orders.faults import Fault
 from coordinatord.api.orders.matchmaker import Matchmaker
-from coordinatord.api.orders.submission import ProbeAnswer, QuotedOrder, Submissions, SubmitOutcome, SubmittedOrder
+from coordinatord.api.orders.submission import (
+    ProbeAnswer,
+    QuotedOrder,
+    SubmissionService,
+    SubmitOutcome,
+    SubmittedOrder,
+)
 from coordinatord.api.orders.validation import OrderChecks
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import WouldRefuse
@@ -204,7 +210,7 @@ async def submit(world: World, submitter: Submitter, body: OrderBody | MarketPro
     given: list[Any] = [Budgets(world), ACCOUNT, Uploads(world), Windows(world)]
     checks = OrderChecks(submitter.domains, registry, promises, *given, time.time)
     holding: list[Any] = [world.offered, Containers(world), Relaying(world)]
-    submissions = Submissions(checks, Matchmaker(tables, 30_000, 8), *holding)
+    submissions = SubmissionService(checks, Matchmaker(tables, 30_000, 8), *holding)
     outcome: SubmitOutcome | Queued = await submissions.submit(body, wait=wait)
     return outcome
 
