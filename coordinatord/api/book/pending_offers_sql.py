@@ -72,9 +72,8 @@ def _pending_job(row: Mapping[str, Any]) -> PendingJob:
 
 async def insert_offers(connection: Connection, jobs: Sequence[PendingJob]) -> None:
     """Store the offers, and notify every process. A stored offer does not change while its post is pending."""
-    by_job = {
-        job.posted.job_id: job for job in jobs
-    }  # keep one offer per job, because only one post of a job can succeed
+    # Keep one offer per job, because only one post of a job can succeed.
+    by_job = {job.posted.job_id: job for job in jobs}
     await connection.fetch(
         f"with put as (insert into pending_offers as o ({_COLUMNS})"
         f" select * from unnest({_ARRAY_PARAMETERS}) on conflict (job_id) do update set {_UPDATED_COLUMNS},"

@@ -38,7 +38,7 @@ def helpful_changes(
 
 
 def _better_rates(job: JobRow, providers: Sequence[ProviderFacts]) -> Iterator[why.WhyHelp[str]]:
-    """Yield the cheapest rates that a provider would take, if all asks for the job's window are above its rates."""
+    """Yield the lowest asked rates, if every ask for the job's window is above the job's rates."""
     asked = {provider.provider_id: ask for provider in providers for ask in provider.asks if ask.sla == job.sla_secs}
     too_expensive = [
         ask for ask in asked.values() if ask.rate_in > int(job.rate_in) or ask.rate_out > int(job.rate_out)

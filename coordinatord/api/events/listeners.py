@@ -31,7 +31,7 @@ class Listener:
         self._heartbeat_at = asyncio.get_running_loop().time() + HEARTBEAT_INTERVAL_S
 
     def notify(self, events: Sequence[LoggedEvent]) -> None:
-        """Queue events. A reader that is too far behind gets a reset in index of the queued events."""
+        """Queue events. A reader that is too far behind gets a reset in place of the queued events."""
         if self._replay is not None:
             return  # the listener still replays the log, which includes these events
         if len(self._queue) > MAX_EVENTS_BEHIND:

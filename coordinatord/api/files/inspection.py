@@ -26,7 +26,7 @@ class InspectionResult:
 
 
 class Inspection(Protocol):
-    """Check of an upload. `update` receives all pieces in order, in a thread. Both methods raise Refused for error
+    """Check of an upload. `update` receives all pieces in order, in a thread. Both methods raise Refused for wrong
     content."""
 
     def update(self, piece: bytes) -> None: ...

@@ -195,7 +195,7 @@ class OrderChecks:
         """Run the checks that follow `order_faults`, cheapest first. Raise Retryable if a check cannot be decided now.
 
         `report_all` means that the caller collects all failures, and `is_valid` that no check has failed yet. The post
-        is simulated only for a valid order, because after a failure its revert would repeat that failure."""
+        is simulated only for a valid order, because the revert of an invalid post would only repeat a known failure."""
         paid = paid_order_of(body)
         for fault in (
             payment_faults(paid, self.domains, self.registry.address, findings.terms) if paid is not None else ()

@@ -45,9 +45,9 @@ class ReclaimWorker:
     async def run(self) -> None:
         """Queue reclaims of overdue jobs after each indexed block while this process holds the role, until
         cancelled."""
-        await hold_role(self._database, "reclaim", self._run_term)
+        await hold_role(self._database, "reclaim", self._run_while_role_held)
 
-    async def _run_term(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    async def _run_while_role_held(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         moved = Wake()
         async with self._notices.subscribe(INDEX_MOVED, lambda _: moved()):
             while True:

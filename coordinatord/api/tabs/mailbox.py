@@ -1,4 +1,4 @@
-"""Mailbox of tabs. A tab is a claimed job whose owner and provider exchange sealed frames until it is settled. The
+"""Mailbox of tabs. A tab is a claimed job whose owner and provider exchange sealed frames until the job is settled. The
 mailbox stores posted frames and delivers stored frames to the streams of this process.
 
     post ──one statement──► tab_frames ──one statement per process and 20 ms──► readers ──► streams

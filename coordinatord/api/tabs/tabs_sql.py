@@ -125,7 +125,7 @@ async def read_parties(connection: PreparedConnection, job_ids: Sequence[bytes])
 async def store_frames(
     connection: PreparedConnection, frames: Sequence[NewFrames], counted: Collection[bytes], *, to_owner: bool
 ) -> set[bytes]:
-    """Store frames, except the frames of jobs in `counted` whose mailbox is full. Return these jobs."""
+    """Store frames, except for jobs in `counted` whose mailbox is full. Return the ids of these jobs."""
     columns = list(zip(*map(attrs.astuple, frames), strict=True))
     return {row["job_id"] for row in await connection.fetch(_STORE_FRAMES, to_owner, *columns, counted)}
 

@@ -3,7 +3,7 @@
     events after `webhook_position`   ─┐
     changes after `batches.reported`  ─┴─► messages, in the transaction that moves both
 
-One process at a time fans out. If this process dies, its transaction is rolled back.
+One process at a time fans out. If that process dies, its transaction is rolled back.
 """
 
 import secrets
