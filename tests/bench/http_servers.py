@@ -16,6 +16,7 @@ from starlette.responses import Response as StarletteResponse
 from starlette.routing import Route as StarletteRoute
 
 from common.daemon.asgi import ASGIApp
+from coordinatord.api.book.liveness import LivenessRecorder
 from coordinatord.api.book.polls import PollService
 from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.book.routes import BookRoutes

@@ -82,8 +82,8 @@ class EventHub:
         self, event_filter: EventFilter, after_id: int | None, wait_for_turn: WaitForTurn = anyio.lowlevel.checkpoint
     ) -> AsyncIterator[tuple[Listener, int]]:
         """Yield a listener, and the id after which the listener begins. With `after_id`, the listener first receives
-        the events since that id, or a reset if the log does not reach back that far. It receives the events in pieces.
-        Each piece except the first waits for a `wait_for_turn`.
+        the events since that id in pieces, or a reset if the log does not reach back that far. `wait_for_turn` is
+        called before each piece except the first.
 
         Raise Retryable while the log has not been read yet.
         """
