@@ -60,7 +60,7 @@ class WhyReason(Shape, frozen=True):
         str,
         shapes.described(
             "human-readable message; may change at any time",
-            "it asks 200000 in and 400000 out; the order pays 100000 in and 200000 out",
+            "the provider asks 200000 in and 400000 out; the order pays 100000 in and 200000 out",
         ),
     ]
     remedy: Annotated[str, shapes.described("human-readable remedy", PROVIDER_REASON_REMEDIES["price"])]

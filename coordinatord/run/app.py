@@ -112,7 +112,7 @@ async def run(config: Config, limits: Limits | None = None) -> None:
 
             async def wait_for_stop() -> None:
                 await stop.wait()
-                stopping.begun = True
+                stopping.is_set = True
                 systemd.notify("STOPPING=1")
                 log.info("stopping", grace_seconds=limits.shutdown_grace_s)
                 await anyio.sleep(_UNREADY_PAUSE_S)
@@ -195,7 +195,7 @@ def background_tasks(
         loops["nodes"] = partial(watch_nodes, dependencies)
     if config.webhooks_key:
         private = config.webhooks_private == "allow"
-        loops["webhooks"] = partial(run_deliveries, database, notices, config.webhooks_key, private=private)
+        loops["webhooks"] = partial(run_deliveries, database, notices, config.webhooks_key, allow_private=private)
     if escrow is not None:
         loops["escrow"] = escrow.custody.run
     return loops
@@ -208,7 +208,7 @@ def start_background(tasks: TaskGroup, supervisor: Supervisor, loops: Mapping[st
 
 def build_batch_worker(dependencies: Dependencies) -> BatchWorker:
     config, database, rpc = dependencies.config, dependencies.database, dependencies.rpc
-    expansion = BatchExpander(
+    expander = BatchExpander(
         domains=dependencies.domains,
         registry=JobRegistry(rpc, config.addresses.job_registry),
         allowances=LineAllowances(Promises(PaymentToken(rpc, config.addresses.paytoken)), gas_policy(config)),
@@ -217,8 +217,8 @@ def build_batch_worker(dependencies: Dependencies) -> BatchWorker:
         retention_seconds=config.file_retention_seconds,
         clock=system_clock,
     )
-    finalising = BatchFinaliser(build_file_store(dependencies), config.limits.failed_batch_retention_s)
-    return BatchWorker(database, dependencies.notices, expansion, finalising)
+    finaliser = BatchFinaliser(build_file_store(dependencies), config.limits.failed_batch_retention_s)
+    return BatchWorker(database, dependencies.notices, expander, finaliser)
 
 
 async def run_index_task(dependencies: Dependencies) -> None:

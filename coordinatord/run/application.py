@@ -11,18 +11,18 @@ from coordinatord.api.batches.plan import BatchPlanner
 from coordinatord.api.batches.routes import BatchRoutes
 from coordinatord.api.book.funding import FundsChecker
 from coordinatord.api.book.model_routes import ModelRoutes
-from coordinatord.api.book.polls import Polls
+from coordinatord.api.book.polls import PollService
 from coordinatord.api.book.posted_jobs import PostedJobs
-from coordinatord.api.book.posted_jobs_sql import read_posted
+from coordinatord.api.book.posted_jobs_sql import read_posted_terms
 from coordinatord.api.book.provider_routes import ProviderRoutes
 from coordinatord.api.book.reads import IndexReads, MarketWindows
 from coordinatord.api.book.routes import BookRoutes
-from coordinatord.api.book.why import WhyReads
+from coordinatord.api.book.why import UnclaimedJobExplainer
 from coordinatord.api.escrow.hosting import Escrow
 from coordinatord.api.escrow.release import ClaimReader, ReleaseService
 from coordinatord.api.escrow.routes import EscrowRoutes, EscrowServices
+from coordinatord.api.events.connection_limits import ConnectionLimits
 from coordinatord.api.events.events_sql import read_current_events
-from coordinatord.api.events.places import Places
 from coordinatord.api.events.routes import EventRoutes
 from coordinatord.api.files.files import Uploads
 from coordinatord.api.files.routes import FileRoutes
@@ -31,18 +31,18 @@ from coordinatord.api.orders.endings import EndingFinder
 from coordinatord.api.orders.matchmaker import Matchmaker
 from coordinatord.api.orders.preflight import Preflight
 from coordinatord.api.orders.routes import OrderRoutes
-from coordinatord.api.orders.submission import Submissions
+from coordinatord.api.orders.submission import SubmissionService
 from coordinatord.api.orders.validation import OrderChecks
 from coordinatord.api.pages.routes import PageDataRoutes, PageRoutes
 from coordinatord.api.provider_ops.asks import AskPublisher
-from coordinatord.api.provider_ops.ops import Ops
-from coordinatord.api.provider_ops.routes import OperationRoutes
+from coordinatord.api.provider_ops.ops import OpService
+from coordinatord.api.provider_ops.routes import ProviderOpRoutes
 from coordinatord.api.provider_ops.shared_views import SharedViews
 from coordinatord.api.sessions.routes import SessionRoutes
 from coordinatord.api.sessions.sessions import SessionCache, SessionService
-from coordinatord.api.system.readiness import DeploymentReads, ReadinessCheck
+from coordinatord.api.system.readiness import DeploymentReader, ReadinessCheck
 from coordinatord.api.system.routes import StopFlag, SystemRoutes
-from coordinatord.api.tabs.routes import TabsRoutes
+from coordinatord.api.tabs.routes import TabRoutes
 from coordinatord.api.webhooks.endpoints import SealedSecrets, WebhookEndpoints
 from coordinatord.api.webhooks.routes import WebhookRoutes
 from coordinatord.base.clock import system_clock
@@ -85,12 +85,12 @@ class RouteGroups:
     jobs: OrderRoutes
     files: FileRoutes
     book: BookRoutes
-    operations: OperationRoutes
+    operations: ProviderOpRoutes
     providers: ProviderRoutes
     escrow: EscrowRoutes
     batches: BatchRoutes
     events: EventRoutes
-    tabs: TabsRoutes
+    tabs: TabRoutes
     webhooks: WebhookRoutes
     page_data: PageDataRoutes
     pages: PageRoutes
@@ -164,7 +164,7 @@ def compose_application(
         Decoder(book),
         first_block=book.deploy_block,
         max_range_blocks=config.getlogs_cap,
-        indexed=BatchedReads(database.prepared_connection(), read_posted),
+        indexed=BatchedReads(database.prepared_connection(), read_posted_terms),
     )
     readiness = ReadinessCheck(
         database,
@@ -192,8 +192,8 @@ def compose_application(
         clock=system_clock,
     )
     market = Matchmaker(database, config.match_liveness_ms, config.match_candidates)
-    submissions = Submissions(checks, market, dependencies.offer_mailbox, containers, relaying)
-    ops = Ops(
+    submissions = SubmissionService(checks, market, dependencies.offer_mailbox, containers, relaying)
+    ops = OpService(
         domains=domains,
         jobs=jobs,
         providers=providers,
@@ -215,22 +215,24 @@ def compose_application(
     burst = limits.requests_burst or config.requests_per_second * _BURST_DURATION_S
     buckets = TokenBuckets(config.requests_per_second, burst)
     hub = dependencies.events
-    hub.watch(lambda _: reads.position.forget())  # reads after an event must include the event's changes
-    hub.watch(waiting.on_events)
-    places = Places(limits.event_listeners, limits.event_listeners_per_caller)
-    polls = Polls(
+    hub.add_watcher(lambda _: reads.position.forget())  # reads after an event must include the event's changes
+    hub.add_watcher(waiting.on_events)
+    connection_limits = ConnectionLimits(limits.event_listeners, limits.event_listeners_per_caller)
+    polls = PollService(
         database,
         FundsChecker(PaymentToken(dependencies.rpc, book.paytoken), database),
         lease_ms=config.match_lease_ms,
         liveness=dependencies.liveness,
-        waiting=waiting,
-        places=places,
+        waiting_polls=waiting,
+        connection_limits=connection_limits,
         offers=offers,
     )
-    why = WhyReads(reads, FundsChecker(PaymentToken(callers_rpc, book.paytoken), database), config.match_liveness_ms)
+    why = UnclaimedJobExplainer(
+        reads, FundsChecker(PaymentToken(callers_rpc, book.paytoken), database), config.match_liveness_ms
+    )
     endings = EndingFinder(database, jobs, config.getlogs_cap)
     cancels = CancelService(database, domains, jobs, posted, budgets, endings, relaying, system_clock)
-    deployment = DeploymentReads(book, jobs, windows, config.block_time_ms, config.gateway_url)
+    deployment = DeploymentReader(book, jobs, windows, config.block_time_ms, config.gateway_url)
     groups = RouteGroups(
         system=SystemRoutes(readiness, deployment, stopping),
         sessions=SessionRoutes(sessions, book.chain_id),
@@ -238,22 +240,22 @@ def compose_application(
         jobs=OrderRoutes(book, submissions, Preflight(submissions), cancels, reads, dependencies.progress),
         files=FileRoutes(build_file_store(dependencies)),
         book=BookRoutes(reads, polls, why, buckets),
-        operations=OperationRoutes(ops, asks, jobs, posted, dependencies.progress),
+        operations=ProviderOpRoutes(ops, asks, jobs, posted, dependencies.progress),
         providers=ProviderRoutes(reads),
         escrow=EscrowRoutes(escrow_services(dependencies, escrow, posted)),
         batches=BatchRoutes(
             BatchService(database, config.file_retention_seconds, storage_budgets(config)),
             BatchPlanner(database, config.match_liveness_ms),
-            BatchEvents(hub, places, dependencies.notices),
+            BatchEvents(hub, connection_limits, dependencies.notices),
         ),
         events=EventRoutes(
             hub,
-            places,
+            connection_limits,
             BatchedReads(database.prepared_connection(), with_snapshot(read_current_events)),
             dependencies.progress,
             buckets,
         ),
-        tabs=TabsRoutes(dependencies.tabs, places),
+        tabs=TabRoutes(dependencies.tabs, connection_limits),
         webhooks=WebhookRoutes(webhook_endpoints(config, database, PaymentToken(callers_rpc, book.paytoken))),
         page_data=PageDataRoutes(reads, database, config.match_liveness_ms),
         pages=PageRoutes(),

@@ -12,7 +12,7 @@ from common.daemon.logs import log_task_failure
 from common.daemon.secrets import Secret
 from common.daemon.supervision import Supervisor
 from common.domains import Domains
-from coordinatord.api.book.liveness import Liveness
+from coordinatord.api.book.liveness import LivenessRecorder
 from coordinatord.api.book.pending_offers import MAX_UNSTORED_OFFERS, PendingOffers
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.book.waiting import WaitingPolls
@@ -89,9 +89,11 @@ class Dependencies:
             lambda self: PendingOffers(self.database, self.waiting_polls.wake_for_offer), takes_self=True
         ),
     )
-    liveness: Liveness = attrs.field(
+    liveness: LivenessRecorder = attrs.field(
         init=False,
-        default=attrs.Factory(lambda self: Liveness(self.database, self.config.match_liveness_ms), takes_self=True),
+        default=attrs.Factory(
+            lambda self: LivenessRecorder(self.database, self.config.match_liveness_ms), takes_self=True
+        ),
     )
     offer_mailbox: Mailbox[PendingJob] = attrs.field(init=False, factory=lambda: Mailbox(MAX_UNSTORED_OFFERS))
 

@@ -8,7 +8,7 @@ import attrs
 from common.domains import Domains
 from coordinatord.api.escrow.custody import StaticCustody
 from coordinatord.api.escrow.development import MockCustody, MockSettings
-from coordinatord.api.escrow.handover import HandoverService, Operators
+from coordinatord.api.escrow.handover import HandoverService, OperatorKeys
 from coordinatord.api.escrow.hosting import Escrow
 from coordinatord.api.escrow.keys import KeyPair
 from coordinatord.api.escrow.peer import open_peer
@@ -52,7 +52,7 @@ def _static_escrow(config: Config) -> Escrow:
 
 async def _mock_escrow(config: Config, dependencies: EscrowDependencies, clock: Clock, stack: AsyncExitStack) -> Escrow:
     release = config.release_ordinal
-    operators = Operators.from_keys(dependencies.domains, config.operator_keys)
+    operators = OperatorKeys.from_keys(dependencies.domains, config.operator_keys)
     peer = None
     if config.peer_url is not None:
         peer = await stack.enter_async_context(open_peer(config.peer_url, operators, release, clock))

@@ -15,7 +15,7 @@ import structlog
 
 from coordinatord.api.batches import lines_sql
 from coordinatord.api.book import leases_sql, liveness_sql
-from coordinatord.api.book.reliability_sql import ReliabilitySums
+from coordinatord.api.book.reliability_sql import ReliabilityCounter
 from coordinatord.api.files import files_sql
 from coordinatord.api.files.files import FileStore
 from coordinatord.api.sessions import sessions_sql
@@ -55,7 +55,7 @@ class Janitor:
     failed_batch_retention_seconds: int = 259_200
     relay_retention_seconds: int = 604_800
     endings_retention_seconds: int = 31_536_000
-    reliability: ReliabilitySums = attrs.field(factory=ReliabilitySums)
+    reliability: ReliabilityCounter = attrs.field(factory=ReliabilityCounter)
 
     async def run(self) -> None:
         """Sweep whenever this process holds the role, until cancelled."""
@@ -73,12 +73,12 @@ class Janitor:
 
     async def sweep(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         """Delete everything that has expired, and refresh the metrics of stored bytes and reliability."""
-        await sessions_sql.drop_expired(connection)
-        await leases_sql.drop_expired(connection)
-        await liveness_sql.delete_old(connection)
+        await sessions_sql.delete_expired_sessions(connection)
+        await leases_sql.delete_expired_leases(connection)
+        await liveness_sql.delete_old_polls(connection)
         await events_sql.drop_old_events(connection)
-        await tabs_sql.drop_old(connection)
-        await endpoints_sql.drop_old(connection)
+        await tabs_sql.delete_old_frames(connection)
+        await endpoints_sql.delete_old_endpoints(connection)
         while (
             await endings_sql.drop_ended_relays(connection, self.relay_retention_seconds, _MAX_DELETED_ROWS)
             == _MAX_DELETED_ROWS
@@ -86,7 +86,7 @@ class Janitor:
             pass
         while await endings_sql.drop_unused_transactions(connection, self.relay_retention_seconds, _MAX_DELETED_ROWS):
             pass
-        while await lines_sql.drop_finished(
+        while await lines_sql.delete_finished_batches(
             connection, self.retention_seconds, self.failed_batch_retention_seconds, _MAX_DELETED_BATCHES
         ):
             pass
@@ -99,7 +99,7 @@ class Janitor:
         while keys := await objects_sql.lease_expired_objects(connection, _MAX_LEASED_REMOVALS):
             await _remove_all({key: partial(self.containers.remove, key) for key in keys})
         await files_sql.attach_files_of_jobs(connection, self.retention_seconds, within_seconds=_ATTACH_BEFORE_EXPIRY_S)
-        while expired := await files_sql.lease_expired(connection, _MAX_LEASED_REMOVALS):
+        while expired := await files_sql.lease_expired_files(connection, _MAX_LEASED_REMOVALS):
             await _remove_all({file.id: partial(self.files.remove, file) for file in expired})
         await objects_sql.drop_empty_sums(connection)
         await objects_sql.mark_earners(connection)

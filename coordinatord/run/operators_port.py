@@ -17,7 +17,7 @@ from prometheus_client import make_asgi_app
 
 from common.daemon.asgi import ASGIApp, Receive, Scope, Send
 from common.daemon.operators_port import OperatorsApp, Page
-from coordinatord.api.pages.files import operators_page
+from coordinatord.api.pages.files import operators_page_files
 from coordinatord.base.metrics import REGISTRY
 
 _IDLE_TIMEOUT_S: Final = 30.0  # longer than a scrape can be delayed by a busy event loop
@@ -65,7 +65,7 @@ class MetricsHistory:
 
 def operators_app(refresh: Callable[[], None], history: MetricsHistory) -> OperatorsApp:
     """Return the application of the operators' port. `refresh` updates gauges before each read of the metrics."""
-    files = operators_page()
+    files = operators_page_files()
     metrics: ASGIApp = make_asgi_app(REGISTRY)
 
     async def serve_fresh_metrics(scope: Scope, receive: Receive, send: Send) -> None:

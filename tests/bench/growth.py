@@ -19,7 +19,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from coordinatord.api.book import leases_sql, outlooks_sql
 from coordinatord.api.book.job_pages_sql import JobFilter, read_page
-from coordinatord.api.book.jobs_sql import read_by_ids
+from coordinatord.api.book.jobs_sql import read_jobs_by_ids
 from coordinatord.api.book.leases_sql import PollKey
 from coordinatord.api.book.owner_sums_sql import read_summary
 from coordinatord.storage.database.connections import Connection, Database, open_database
@@ -73,7 +73,7 @@ async def summary(database: Database, _: PreparedConnection) -> object:
 
 
 async def one_job(database: Database, line: PreparedConnection) -> object:
-    return await read_by_ids(line, [b"\x01" * 32])
+    return await read_jobs_by_ids(line, [b"\x01" * 32])
 
 
 async def poll(database: Database, line: PreparedConnection) -> object:

@@ -16,8 +16,8 @@ from starlette.responses import Response as StarletteResponse
 from starlette.routing import Route as StarletteRoute
 
 from common.daemon.asgi import ASGIApp
-from coordinatord.api.book.liveness import Liveness
-from coordinatord.api.book.polls import Polls
+from coordinatord.api.book.liveness import LivenessRecorder
+from coordinatord.api.book.polls import PollService
 from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.book.routes import BookRoutes
 from coordinatord.api.orders.routes import OrderRoutes
@@ -108,13 +108,13 @@ async def _serve(name: str, port: int) -> None:
             reads = IndexReads.from_databases(database)
             # No job is leased here, so funds are never read.
             unused: Any = None
-            polls = Polls(
+            polls = PollService(
                 database,
                 unused,
                 lease_ms=20_000,
-                liveness=Liveness(database, 15_000),
-                waiting=unused,
-                places=unused,
+                liveness=LivenessRecorder(database, 15_000),
+                waiting_polls=unused,
+                connection_limits=unused,
                 offers=unused,
             )
             routes = BookRoutes(reads, polls, unused, _UNLIMITED).routes()

@@ -39,8 +39,9 @@ print(len(names))
 
 _PAGES: Final = {
     "coordinator": """
-from coordinatord.api.pages.files import market_page, operators_page
-assert {"index.html", "app.js", "style.css"} <= set(market_page()) and {"/", "/operators.js"} <= set(operators_page())
+from coordinatord.api.pages.files import market_page_files, operators_page_files
+assert {"index.html", "app.js", "style.css"} <= set(market_page_files())
+assert {"/", "/operators.js"} <= set(operators_page_files())
 """,
     "provider": """
 from svcd.operator.page.provider_page import load_page_files

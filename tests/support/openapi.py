@@ -13,10 +13,10 @@ from coordinatord.api.events.routes import EventRoutes
 from coordinatord.api.files.routes import FileRoutes
 from coordinatord.api.orders.routes import OrderRoutes
 from coordinatord.api.pages.routes import PageDataRoutes, PageRoutes
-from coordinatord.api.provider_ops.routes import OperationRoutes
+from coordinatord.api.provider_ops.routes import ProviderOpRoutes
 from coordinatord.api.sessions.routes import SessionRoutes
 from coordinatord.api.system.routes import SystemRoutes
-from coordinatord.api.tabs.routes import TabsRoutes
+from coordinatord.api.tabs.routes import TabRoutes
 from coordinatord.api.webhooks.routes import WebhookRoutes
 from coordinatord.http.openapi import build_openapi_document
 from coordinatord.http.routing import Route
@@ -35,12 +35,12 @@ def declared() -> list[Route]:
         jobs=OrderRoutes(absent, absent, absent, absent, absent, absent),
         files=FileRoutes(absent),
         book=BookRoutes(absent, absent, absent, absent),
-        operations=OperationRoutes(absent, absent, absent, absent, absent),
+        operations=ProviderOpRoutes(absent, absent, absent, absent, absent),
         providers=ProviderRoutes(absent),
         escrow=EscrowRoutes(None),
         batches=BatchRoutes(absent, absent, absent),
         events=EventRoutes(absent, absent, absent, absent, absent),
-        tabs=TabsRoutes(absent, absent),
+        tabs=TabRoutes(absent, absent),
         webhooks=WebhookRoutes(None),
         page_data=PageDataRoutes(absent, absent, liveness_ms=0),
         pages=PageRoutes(enabled=False),

@@ -16,6 +16,7 @@ from common import abi, artifacts
 from common.address_book import AddressBook, TokenDomain
 from common.api.errors import CONTRACT_ERRORS
 from common.api.fields import read_object
+from common.api.states import BatchStatus
 from common.contract_events import call_data, returned_values
 from common.domains import Domains
 from common.envelope import ResultBody
@@ -26,22 +27,26 @@ from common.quotes import FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import recover_address
 from common.settings.reader import settings_of
-from coordinatord.api.batches.batches import BatchBody, Status, read_batch
+from coordinatord.api.batches.batches import BatchBody, read_batch
 from coordinatord.api.batches.line_checks import LineChecks, PaidLine
 from coordinatord.api.batches.line_reader import InputLine
 from coordinatord.api.batches.lines_sql import EndedLine, LineRecord
 from coordinatord.api.batches.output import error_line, output_line
-from coordinatord.api.batches.plan import WINDOWS, PlanBody
+from coordinatord.api.batches.plan import BATCH_WINDOWS_S, PlanBody
 from coordinatord.api.book import bodies as book
 from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.escrow.release import ReleaseBody
 from coordinatord.api.files.files_sql import UNATTACHED_LIFETIME
-from coordinatord.api.files.foreign_lines import MAX_CHECKED_LINE_BYTES, UNSEALED_CUSTOM_ID, WRAPPED_LINE
+from coordinatord.api.files.foreign_lines import (
+    MAX_CHECKED_LINE_BYTES,
+    UNSEALED_CUSTOM_ID_MESSAGE,
+    WRAPPED_LINE_MESSAGE,
+)
 from coordinatord.api.files.inspection import MAX_BATCH_LINES, LineInspection
-from coordinatord.api.orders.answers import client_job
+from coordinatord.api.orders.answers import client_job_shape
 from coordinatord.api.orders.bodies import MAX_INLINE_BYTES, MarketProbe, OrderBody, read_submission
 from coordinatord.api.provider_ops.asks import AsksBody
-from coordinatord.api.provider_ops.ops import MAX_EVIDENCE_BYTES, OPS, read_op
+from coordinatord.api.provider_ops.ops import MAX_EVIDENCE_BYTES, OP_CLASSES, read_op
 from coordinatord.api.sessions.sessions import SessionBody
 from coordinatord.api.sessions.sessions_sql import NONCE_LIFETIME, SESSION_LIFETIME
 from coordinatord.base import clock
@@ -134,7 +139,7 @@ def sentences() -> list[str]:
         f"A container above {MAX_INLINE_BYTES:,} bytes",
         f"or, above {MAX_INLINE_BYTES:,} bytes, upload it",
         f"with 1 to {MAX_BATCH_LINES:,} lines that are not blank",
-        f"`completion_window` is {' or '.join(f'`{window}` ({seconds} s)' for window, seconds in WINDOWS.items())}",
+        f"`completion_window` is {' or '.join(f'`{window}` ({s} s)' for window, s in BATCH_WINDOWS_S.items())}",
     ]
 
 
@@ -179,7 +184,7 @@ def test_life_of_a_job_has_each_state_and_ending_once() -> None:
     assert told == [(0, 0), (1, 0), (2, 1), *((3, because) for because in sorted(becauses) if because > 1)]
     for row, (state, because) in zip(found, told, strict=True):
         assert row[0] == f"{state} {states[state]}"
-        assert row[2] == f"`{client_job(job_row(state, because), 1).status}`"
+        assert row[2] == f"`{client_job_shape(job_row(state, because), 1).status}`"
         if state == 3:
             assert row[3].startswith(ENDINGS[becauses[because]])
 
@@ -310,7 +315,7 @@ def test_providers_bodies_are_read() -> None:
     session, identity, capacity, asks, claim, fail = examples("A provider in eight calls", "jsonl")
     assert read_object(SessionBody, session).role == "provider"
     assert [type(read_op(each)) for each in (identity, capacity, claim, fail)] == [
-        OPS[op] for op in ("set_identity", "request_capacity", "claim", "fail")
+        OP_CLASSES[op] for op in ("set_identity", "request_capacity", "claim", "fail")
     ]
     assert len(read_object(AsksBody, asks).snapshot.quotes) == 1
 
@@ -403,7 +408,7 @@ def _checks(order: Case) -> LineChecks:
 
 def test_batch_line_passes_every_check(checks: LineChecks, order: Case) -> None:
     line = examples("Batches", "jsonl")[0]
-    [good] = checks.check([InputLine(1, json.dumps(line).encode())])
+    [good] = checks.check_lines([InputLine(1, json.dumps(line).encode())])
     assert isinstance(good, PaidLine)
     assert good.paid.body.job_id.hex() == order["job_id"][2:]
 
@@ -413,11 +418,11 @@ def test_wrapped_line_is_refused_as_the_page_says(checks: LineChecks) -> None:
     wrapped = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": line}).encode()
     named = json.dumps({**line, "custom_id": "a"}).encode()
     assert f"In a line above {MAX_CHECKED_LINE_BYTES:,} bytes it is refused as `invalid_line`" in words(PAGE)
-    for text, message in ((wrapped, WRAPPED_LINE), (named, UNSEALED_CUSTOM_ID)):
+    for text, message in ((wrapped, WRAPPED_LINE_MESSAGE), (named, UNSEALED_CUSTOM_ID_MESSAGE)):
         with pytest.raises(Refused, match=re.escape(f"line 1: {message}")) as at_upload:
             LineInspection().update(text + b"\n")
         assert at_upload.value.param == "file"
-        [refused] = checks.check([InputLine(3, text)])
+        [refused] = checks.check_lines([InputLine(3, text)])
         assert isinstance(refused, LineRecord)
         assert (refused.code, refused.message) == ("invalid_line", message)
 
@@ -425,7 +430,7 @@ def test_wrapped_line_is_refused_as_the_page_says(checks: LineChecks) -> None:
 def test_error_line_is_that_of_a_line_without_its_model(checks: LineChecks) -> None:
     line = examples("Batches", "jsonl")[0]
     del line["model_id"]
-    [refused] = checks.check([InputLine(3, json.dumps(line).encode())])
+    [refused] = checks.check_lines([InputLine(3, json.dumps(line).encode())])
     assert isinstance(refused, LineRecord)
     error = examples("Batches", "jsonl")[3]["error"]
     assert (refused.code, refused.message) == (error["code"], error["message"])
@@ -433,7 +438,7 @@ def test_error_line_is_that_of_a_line_without_its_model(checks: LineChecks) -> N
 
 def test_error_line_of_a_line_that_could_be_read_names_its_id(checks: LineChecks, order: Case) -> None:
     line = {**examples("Batches", "jsonl")[0], "amount": "2015"}
-    [refused] = checks.check([InputLine(3, json.dumps(line).encode())])
+    [refused] = checks.check_lines([InputLine(3, json.dumps(line).encode())])
     assert isinstance(refused, LineRecord)
     assert refused.code == "insufficient_payment"
     assert refused.job_id == bytes.fromhex(order["job_id"][2:])
@@ -443,10 +448,10 @@ def test_error_line_of_a_line_that_could_be_read_names_its_id(checks: LineChecks
         "endpoint_mismatch": json.dumps({**line, "url": "/v1/embeddings"}).encode(),
     }
     for code, text in unread.items():
-        [refused] = checks.check([InputLine(3, text)])
+        [refused] = checks.check_lines([InputLine(3, text)])
         assert isinstance(refused, LineRecord)
         assert (refused.code, refused.job_id) == (code, None)
-    [refused] = checks.check([InputLine(3, json.dumps({**line, "job_id": "0x" + "00" * 32}).encode())])
+    [refused] = checks.check_lines([InputLine(3, json.dumps({**line, "job_id": "0x" + "00" * 32}).encode())])
     assert isinstance(refused, LineRecord)
     assert (refused.code, refused.job_id) == ("invalid_line", bytes(32))
 
@@ -465,7 +470,7 @@ def test_lines_of_batch_files_are_written_so() -> None:
 
 
 def test_every_status_of_a_batch_is_named() -> None:
-    assert set(get_args(Status)) - {"cancelling"} <= named(SECTIONS["Batches"])
+    assert set(get_args(BatchStatus)) - {"cancelling"} <= named(SECTIONS["Batches"])
 
 
 # --- refusals ---

@@ -22,7 +22,7 @@ from coordinatord.storage.database.locks import keep_transaction_open
 
 @attrs.frozen(slots=True)
 class LineAllowances:
-    """Checks lines with the limits that also apply to single submissions.
+    """Checks batch lines against the gas budgets and balances that also limit single submissions.
 
     A line over its owner's gas budget waits, with all later lines, until there is room or the batch's window ends. The
     budget grows as earlier lines settle. A line beyond its owner's balance fails, like a single submission. A post that
@@ -35,7 +35,7 @@ class LineAllowances:
         """Return the number of posts, up to `limit`, that this owner's gas budget has room for."""
         standings = await _read_standings(connection, [owner])
         return await budgets_sql.count_fitting_ops(
-            connection, self._allowance(owner, standings[owner], None).spending, limit
+            connection, self._build_allowance(owner, standings[owner], None).spending, limit
         )
 
     async def select_allowed_lines(
@@ -48,29 +48,29 @@ class LineAllowances:
         )
         lines, checked_balances = await self._reject_unfunded(checked, standings, balances)
         allowances = {
-            owner: self._allowance(owner, each, checked_balances.get(owner)) for owner, each in standings.items()
+            owner: self._build_allowance(owner, each, checked_balances.get(owner)) for owner, each in standings.items()
         }
         rooms = {
             owner: await budgets_sql.count_fitting_ops(connection, each.spending, len(lines))
             for owner, each in allowances.items()
         }
-        for place, one in enumerate(lines):
-            if isinstance(one, PaidLine):
-                if rooms[one.owner] <= 0:
-                    return lines[:place], allowances
-                rooms[one.owner] -= 1
+        for index, line in enumerate(lines):
+            if isinstance(line, PaidLine):
+                if rooms[line.owner] <= 0:
+                    return lines[:index], allowances
+                rooms[line.owner] -= 1
         return lines, allowances
 
-    async def allowances_for_requeue(self, connection: Connection, owners: Sequence[bytes]) -> dict[bytes, Allowance]:
+    async def read_requeue_allowances(self, connection: Connection, owners: Sequence[bytes]) -> dict[bytes, Allowance]:
         """Return the limits of owners with posts that were dropped before signing and will be queued again."""
         standings = await _read_standings(connection, owners)
         async with keep_transaction_open(connection):
             views = [self.promises.token.balance_view(owner) for owner in owners]
             answers = await read_many(self.promises.token.rpc, views, "rpc_internal")
         balances = dict(zip(owners, map(decode_balance, answers), strict=True))
-        return {owner: self._allowance(owner, each, balances[owner]) for owner, each in standings.items()}
+        return {owner: self._build_allowance(owner, each, balances[owner]) for owner, each in standings.items()}
 
-    def _allowance(self, owner: bytes, standing: Standing, balance: int | None) -> Allowance:
+    def _build_allowance(self, owner: bytes, standing: Standing, balance: int | None) -> Allowance:
         spending = Spending(owner, gas_estimate(RelayKind.POST), self.policy.limits_for(Budget.POSTS, standing))
         headroom = balance - standing.open_amounts if balance is not None else None
         return Allowance(spending, headroom, standing.position)
@@ -79,15 +79,15 @@ class LineAllowances:
         self, checked: Sequence[CheckedLine], standings: Mapping[bytes, Standing], balances: Mapping[bytes, int]
     ) -> tuple[list[CheckedLine], dict[bytes, int]]:
         """Replace each line beyond its owner's balance with a record of the failure. Return the lines, and the balances
-        that the lines were checked against. If the latest balance is too low for a line, this is the balance at the
-        indexed block, because a claim that the index does not show yet has already collected its payment."""
+        that the lines were checked against. If an owner's latest balance is too low, the balance at the indexed block
+        counts instead, because the latest balance already lacks the payments of claims that are not indexed yet."""
         checked_balances = dict(balances)
         promised = {owner: standing.open_amounts + standing.unindexed for owner, standing in standings.items()}
         read_again: set[bytes] = set()
-        kept: list[CheckedLine] = []
+        results: list[CheckedLine] = []
         for one in checked:
             if not isinstance(one, PaidLine) or one.owner not in checked_balances:
-                kept.append(one)
+                results.append(one)
                 continue
             owner, total = one.owner, promised[one.owner] + one.paid.amount
             if total > checked_balances[owner] and owner not in read_again:
@@ -98,11 +98,11 @@ class LineAllowances:
             if total > checked_balances[owner]:
                 metrics.budget_refusals.labels("balance").inc()
                 refusal = insufficient_balance(owner, one.paid.amount, balances[owner])
-                kept.append(LineRecord(one.line, one.paid.body.job_id, None, refusal.name, refusal.message))
+                results.append(LineRecord(one.line, one.paid.body.job_id, None, refusal.name, refusal.message))
             else:
                 promised[owner] = total
-                kept.append(one)
-        return kept, checked_balances
+                results.append(one)
+        return results, checked_balances
 
 
 async def _read_standings(connection: Connection, owners: Sequence[bytes]) -> dict[bytes, Standing]:

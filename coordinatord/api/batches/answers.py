@@ -31,11 +31,11 @@ def batch_shape(row: BatchRow) -> Batch:
     return Batch(**_common_members(row))
 
 
-def batch_as_of(row: BatchRow, block_number: int) -> BatchAsOf:
+def batch_shape_as_of(row: BatchRow, block_number: int) -> BatchAsOf:
     return BatchAsOf(**_common_members(row), as_of_block=str(block_number))
 
 
-def batch_list(rows: list[BatchRow], block_number: int, *, has_more: bool) -> BatchList:
+def batch_list_shape(rows: list[BatchRow], block_number: int, *, has_more: bool) -> BatchList:
     return BatchList(
         object="list",
         data=[batch_shape(row) for row in rows],

@@ -1,4 +1,4 @@
-"""Batches as their owners see them: created, listed, cancelled.
+"""Queries to create, find, list and cancel batches.
 
 The counts of a running batch are computed from its jobs, by the statement that also reads the index's position. The
 counts of an ended batch are stored in its row.
@@ -88,7 +88,7 @@ _JOIN_COUNTS: Final = (
 )
 
 
-async def create(connection: Connection, new: NewBatch) -> BatchRow | None:
+async def insert_batch(connection: Connection, new_batch: NewBatch) -> BatchRow | None:
     """Insert a batch, in a transaction. Return None if this owner has used the idempotency key before."""
     record = await connection.fetchrow(
         "insert into batches as b (id, owner, endpoint, input_file_id, completion_window, metadata, idempotency_key,"
@@ -96,28 +96,29 @@ async def create(connection: Connection, new: NewBatch) -> BatchRow | None:
         " select $1, $2, $3, $4, $5, $6, $7, $8, t.now, t.now + $9 * interval '1 second', $10"
         " from (select clock_timestamp() as now) t"
         f" on conflict (owner, idempotency_key) do nothing returning {_COLUMNS}, 0, 0, 0, false",
-        new.id,
-        new.owner,
-        new.endpoint,
-        new.input_file_id,
-        new.completion_window,
-        new.metadata,
-        new.idempotency_key,
-        new.request_hash,
-        new.window_secs,
-        new.lines,
+        new_batch.id,
+        new_batch.owner,
+        new_batch.endpoint,
+        new_batch.input_file_id,
+        new_batch.completion_window,
+        new_batch.metadata,
+        new_batch.idempotency_key,
+        new_batch.request_hash,
+        new_batch.window_secs,
+        new_batch.lines,
     )
     if record is None:
         return None
-    await connection.execute("insert into batch_work (batch_id) values ($1)", new.id)
-    await notify_outbox(connection, BATCH_MOVED, new.id)
+    await connection.execute("insert into batch_work (batch_id) values ($1)", new_batch.id)
+    await notify_outbox(connection, BATCH_MOVED, new_batch.id)
     return _batch_row(record)
 
 
 async def find_created(
     connection: Connection, batch_id: str, owner: bytes, idempotency_key: str | None
 ) -> BatchRow | None:
-    """Return the batch that this owner created with this key or id. This works while the index has no position."""
+    """Return the batch that this owner created with this key or id. The query also works before the first block is
+    indexed."""
     record = await connection.fetchrow(
         f"select {_COLUMNS}, c.* from batches b left join index_position p on true {_JOIN_COUNTS}"
         " where b.owner = $1 and (b.idempotency_key = $2 or b.id = $3)",
@@ -128,7 +129,7 @@ async def find_created(
     return _batch_row(record) if record is not None else None
 
 
-async def read(connection: Connection, batch_id: str, owner: bytes) -> tuple[Snapshot, BatchRow | None]:
+async def read_batch(connection: Connection, batch_id: str, owner: bytes) -> tuple[Snapshot, BatchRow | None]:
     records = await connection.fetch(
         f"select {_COLUMNS}, c.*, {SNAPSHOT} from index_position p"
         f" left join batches b on b.id = $1 and b.owner = $2 {_JOIN_COUNTS}",
@@ -139,15 +140,15 @@ async def read(connection: Connection, batch_id: str, owner: bytes) -> tuple[Sna
 
 
 async def read_page(
-    connection: Connection, owner: bytes, after: int | None, limit: int
+    connection: Connection, owner: bytes, older_than_position: int | None, limit: int
 ) -> tuple[Snapshot, list[BatchRow]]:
-    """Read batches older than the position `after`, newest first."""
+    """Read the batches before this position in the list, newest first. Without a position, begin with the newest."""
     records = await connection.fetch(
         f"select {_COLUMNS}, c.*, {SNAPSHOT} from index_position p"
         " left join lateral (select * from batches where owner = $1 and ($2::bigint is null or place < $2)"
         f" order by place desc limit $3) b on true {_JOIN_COUNTS} order by b.place desc",
         owner,
-        after,
+        older_than_position,
         limit,
     )
     return snapshot_of(records), _batch_rows(records)
@@ -157,14 +158,15 @@ def _batch_rows(records: Sequence[asyncpg.Record]) -> list[BatchRow]:
     return [_batch_row(record) for record in records if record["id"] is not None]
 
 
-async def read_place(connection: Connection, batch_id: str, owner: bytes) -> int | None:
+async def read_list_position(connection: Connection, batch_id: str, owner: bytes) -> int | None:
+    """Return the position of a batch in the list of all batches, or None if the owner has no such batch."""
     return await connection.fetchval(  # type: ignore[no-any-return] # asyncpg is untyped
         "select place from batches where id = $1 and owner = $2", batch_id, owner
     )
 
 
-async def cancel(connection: Connection, batch_id: str, owner: bytes) -> bool:
-    """Cancel a batch. Return False when it has ended. Repeating a cancel changes nothing."""
+async def cancel_batch(connection: Connection, batch_id: str, owner: bytes) -> bool:
+    """Cancel a batch. Return False when the batch has ended. A repeated cancel changes nothing."""
     found = await connection.fetchval(
         "with cancelled as (update batches set cancelling_at = coalesce(cancelling_at, clock_timestamp())"
         " where id = $1 and owner = $2 and ends_as is null and failed_at is null returning true),"

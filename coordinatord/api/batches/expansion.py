@@ -19,9 +19,9 @@ from coordinatord.api.batches import lines_sql, posts_sql, work_sql
 from coordinatord.api.batches.allowances import LineAllowances
 from coordinatord.api.batches.line_checks import CheckedLine, LineChecks, PaidLine
 from coordinatord.api.batches.line_containers import LineContainers
-from coordinatord.api.batches.line_reader import MAX_LINES, Cursor, InputLine, LinePortion, LineReader
+from coordinatord.api.batches.line_reader import MAX_LINES_PER_READ, FileCursor, InputLine, LinePortion, LineReader
 from coordinatord.api.batches.lines_sql import LineRecord
-from coordinatord.api.batches.posts_sql import Post
+from coordinatord.api.batches.posts_sql import BatchPost
 from coordinatord.api.batches.work_sql import BatchWork
 from coordinatord.api.files import files_sql
 from coordinatord.api.files.files_sql import FileRow, UploadName
@@ -36,12 +36,12 @@ from coordinatord.storage.pins import objects_sql
 from coordinatord.storage.pins.containers import container_key
 from coordinatord.storage.pins.store import PinStore
 
-NOT_POSTED: Final = {
+NOT_POSTED_MESSAGES: Final = {
     "cancelled": "the batch was cancelled before this line was posted",
     "expired": "the batch's window ended before this line was posted",
 }
 BUDGET_RETRY_PAUSE_S: Final = 2.0  # until the next attempt after the owner's gas budget was exhausted
-MAX_READ_ATTEMPTS: Final = 3  # failed attempts in a row after which a missing input file is lost
+MAX_READ_ATTEMPTS: Final = 3  # failed attempts in a row after which a missing input file counts as lost
 
 
 log = structlog.get_logger(__name__)
@@ -56,12 +56,12 @@ class BatchExpander:
     containers: LineContainers
     retention_seconds: int
     clock: Clock
-    max_lines: int = MAX_LINES  # per step
+    max_lines: int = MAX_LINES_PER_READ  # per step
 
-    async def step(self, connection: Connection, work: BatchWork) -> None:
+    async def expand_next_lines(self, connection: Connection, work: BatchWork) -> None:
         """Post and record the next lines, as far as their owners' budgets allow, in the transaction that locks
         `work`."""
-        start = Cursor(work.bytes_done, work.lines_done)
+        start = FileCursor(work.bytes_done, work.lines_done)
         ended = work.cancelling or work.expired
         limit = (
             self.max_lines
@@ -77,12 +77,14 @@ class BatchExpander:
         except Retryable as error:
             if error.code != "object_missing" or work.attempts < MAX_READ_ATTEMPTS:
                 raise
-            await self._end_unreadable(connection, work)
+            await self._end_unreadable_batch(connection, work)
             return
         if ended:
             code = "cancelled" if work.cancelling else "expired"
             late = code == "expired"
-            records = [LineRecord(line.number, None, None, code, NOT_POSTED[code], late) for line in portion.lines]
+            records = [
+                LineRecord(line.number, None, None, code, NOT_POSTED_MESSAGES[code], late) for line in portion.lines
+            ]
         else:
             records = await self._post_lines(connection, work, portion.lines)
             if portion.lines and not records:  # no gas budget for the first line
@@ -95,9 +97,9 @@ class BatchExpander:
         expanded = portion.end.offset >= (work.input_bytes or 0)
         await work_sql.move_cursor(connection, work.batch_id, portion.end.offset, portion.end.lines, expanded=expanded)
 
-    async def _read_lines(self, work: BatchWork, start: Cursor, max_lines: int) -> LinePortion:
+    async def _read_lines(self, work: BatchWork, start: FileCursor, max_lines: int) -> LinePortion:
         if work.input_bytes is None:
-            raise Retryable("pinner_unavailable", "the input file is gone", "object_missing")
+            raise Retryable("pinner_unavailable", "the input file has been deleted", "object_missing")
         key = files_sql.object_key(work.input_file_id)
 
         def read(first: int, last: int) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
@@ -105,10 +107,10 @@ class BatchExpander:
 
         return await LineReader(read, work.input_bytes, max_lines=max_lines).read_lines(start)
 
-    async def _end_unreadable(self, connection: Connection, work: BatchWork) -> None:
+    async def _end_unreadable_batch(self, connection: Connection, work: BatchWork) -> None:
         """End a batch after the store lost its input file. Without any recorded line, the whole batch fails. Otherwise
         the remaining lines end as errors, and posted lines are followed to their end."""
-        message = "the object store no longer holds the input file"
+        message = "the object store has lost the input file; upload it again"
         line = work.lines_done + 1 if work.lines_done else None
         error = {"code": "object_missing", "message": message, "param": "input_file_id", "line": line}
         await work_sql.set_errors(connection, work.batch_id, json.dumps({"object": "list", "data": [error]}))
@@ -116,8 +118,8 @@ class BatchExpander:
         if not work.lines_done:
             await work_sql.fail_batch(connection, work.batch_id)
             return
-        left = (work.input_lines or 0) - await lines_sql.count_recorded(connection, work.batch_id)
-        numbers = range(work.lines_done + 1, work.lines_done + 1 + left)
+        remaining = (work.input_lines or 0) - await lines_sql.count_recorded(connection, work.batch_id)
+        numbers = range(work.lines_done + 1, work.lines_done + 1 + remaining)
         await lines_sql.record_lines(
             connection, work.batch_id, [LineRecord(n, None, None, "invalid_line", message) for n in numbers]
         )
@@ -134,78 +136,80 @@ class BatchExpander:
             )
             # One thread checks all lines. A second thread would add less than half of the throughput of the first,
             # because a third of the work holds the GIL.
-            checked = await to_thread.run_sync(checks.check, lines)
-            bodies = [one.paid.body for one in checked if isinstance(one, PaidLine)]
-            # Other checks of the chain are left out, because the relayer simulates every post before sending.
+            checked = await to_thread.run_sync(checks.check_lines, lines)
+            bodies = [line.paid.body for line in checked if isinstance(line, PaidLine)]
+            # No other checks of the chain are needed here, because the relayer simulates every post before sending.
             facts = await read_chain_facts(self.registry, self.allowances.promises.token, bodies)
-        uploads = await files_sql.find_inputs(connection, _named_uploads(checked))
+        uploads = await files_sql.find_inputs(connection, _upload_names(checked))
         posted = await lines_sql.find_posted(connection, work.batch_id, [body.job_id for body in bodies])
-        checked = [_check_against_chain(one, facts, uploads, posted) for one in checked]
+        checked = [_check_against_chain(line, facts, uploads, posted) for line in checked]
         allowed, allowances = await self.allowances.select_allowed_lines(connection, checked, facts.balances)
-        paid = [one.paid for one in allowed if isinstance(one, PaidLine)]
+        paid = [line.paid for line in allowed if isinstance(line, PaidLine)]
         inline = [
-            (one.body.job_id, one.body.container, one.body.owner) for one in paid if one.body.container is not None
+            (order.body.job_id, order.body.container, order.body.owner)
+            for order in paid
+            if order.body.container is not None
         ]
         async with keep_transaction_open(connection):
             cids = await self.containers.store(inline)
         # The statements from here on lock the uploads and the outbox, so other transactions cannot change the result.
-        named = {one: uploads[one] for one in _named_uploads(allowed)}
-        attached = await files_sql.attach_inputs(connection, named, self.retention_seconds)
+        used_uploads = {name: uploads[name] for name in _upload_names(allowed)}
+        attached = await files_sql.attach_inputs(connection, used_uploads, self.retention_seconds)
         cids |= {
-            one.body.job_id: named[name].cid
-            for one in paid
-            if (name := (one.body.owner, one.body.container_cid or "")) in attached
+            order.body.job_id: used_uploads[name].cid
+            for order in paid
+            if (name := (order.body.owner, order.body.container_cid or "")) in attached
         }
         posts = await to_thread.run_sync(_build_posts, allowed, cids)
         relay_ids = await posts_sql.insert_posts(connection, self.registry.address, posts, allowances)
         if relay_ids is None:
-            raise Retryable("busy", "another request used up the owner's budget")
+            raise Retryable("busy", "another request has used up the owner's budget; the batch continues later")
         await objects_sql.release_holds(connection, [container_key(job_id) for job_id, _, _ in inline])
         relays = {post.job_id: relay_id for post, relay_id in zip(posts, relay_ids, strict=True)}
-        return [_record_of(one, relays) for one in allowed]
+        return [_line_record(line, relays) for line in allowed]
 
 
-def _named_uploads(lines: Sequence[CheckedLine]) -> list[UploadName]:
+def _upload_names(lines: Sequence[CheckedLine]) -> list[UploadName]:
     """Return the names of the uploads that the lines refer to."""
-    bodies = [one.paid.body for one in lines if isinstance(one, PaidLine)]
+    bodies = [line.paid.body for line in lines if isinstance(line, PaidLine)]
     return sorted({(body.owner, body.container_cid) for body in bodies if body.container_cid is not None})
 
 
 def _check_against_chain(
-    one: CheckedLine, facts: ChainFacts, uploads: Mapping[UploadName, FileRow], posted: set[bytes]
+    line: CheckedLine, facts: ChainFacts, uploads: Mapping[UploadName, FileRow], posted: set[bytes]
 ) -> CheckedLine:
-    """Check a line against the chain, its upload, and the jobs of earlier lines in `posted`. Add its job to
+    """Check a line against the chain, its upload, and the jobs of earlier lines in `posted`. Add the line's job to
     `posted`."""
-    if isinstance(one, LineRecord):
-        return one
-    body = one.paid.body
+    if isinstance(line, LineRecord):
+        return line
+    body = line.paid.body
     fault = next(facts.find_faults(body), None)
     if fault is None and body.container_cid is not None:
         fault = upload_fault(body, uploads.get((body.owner, body.container_cid)))
     if fault is not None:
-        return one.failure_record(fault)
+        return line.failure_record(fault)
     if body.job_id in posted:
         message = "another line of the file has the same job_id"
-        return LineRecord(one.line, body.job_id, None, "duplicate_job_id", message)
+        return LineRecord(line.line, body.job_id, None, "duplicate_job_id", message)
     posted.add(body.job_id)
-    return one
+    return line
 
 
-def _build_posts(lines: Sequence[CheckedLine], cids: Mapping[bytes, str]) -> list[Post]:
+def _build_posts(lines: Sequence[CheckedLine], cids: Mapping[bytes, str]) -> list[BatchPost]:
     """Return the posts of the lines that have a stored container."""
-    paid = [one.paid for one in lines if isinstance(one, PaidLine)]
+    paid = [line.paid for line in lines if isinstance(line, PaidLine)]
     return [
-        Post(one.body.job_id, one.dedupe_digest(cid), one.calldata(cid), one.body.owner, one.amount)
-        for one in paid
-        if (cid := cids.get(one.body.job_id)) is not None
+        BatchPost(order.body.job_id, order.dedupe_digest(cid), order.calldata(cid), order.body.owner, order.amount)
+        for order in paid
+        if (cid := cids.get(order.body.job_id)) is not None
     ]
 
 
-def _record_of(one: CheckedLine, relays: Mapping[bytes, int]) -> LineRecord:
+def _line_record(line: CheckedLine, relays: Mapping[bytes, int]) -> LineRecord:
     """Return the record of a line. If the line has no relay, its upload has expired since the check."""
-    if isinstance(one, LineRecord):
-        return one
-    relay_id = relays.get(one.paid.body.job_id)
+    if isinstance(line, LineRecord):
+        return line
+    relay_id = relays.get(line.paid.body.job_id)
     if relay_id is None:
-        return one.failure_record(UNKNOWN_UPLOAD)
-    return LineRecord(one.line, one.paid.body.job_id, relay_id, None, None)
+        return line.failure_record(UNKNOWN_UPLOAD)
+    return LineRecord(line.line, line.paid.body.job_id, relay_id, None, None)

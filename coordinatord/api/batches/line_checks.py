@@ -13,11 +13,11 @@ from common.refusal import Refused
 from coordinatord.api.batches.line_reader import MAX_LINE_BYTES, InputLine
 from coordinatord.api.batches.lines_sql import LineRecord
 from coordinatord.api.files.foreign_lines import foreign_line_error
-from coordinatord.api.orders.bodies import OrderBody, PaidOrder, paid_order_of, shape_faults
+from coordinatord.api.orders.bodies import OrderBody, PaidOrder, optional_field_faults, paid_order_of
 from coordinatord.api.orders.faults import Fault
 from coordinatord.api.orders.validation import container_faults, order_faults, payment_faults
 
-INCOMPLETE_LINE: Final = (
+INCOMPLETE_LINE_MESSAGE: Final = (
     "a line must be a whole submission: the order's nine terms, owner, job_id, signature, auth_sig, amount and"
     " container or container_cid"
 )
@@ -53,7 +53,7 @@ class LineChecks:
     terms: FeeTerms
     now: float
 
-    def check(self, lines: Sequence[InputLine]) -> list[CheckedLine]:
+    def check_lines(self, lines: Sequence[InputLine]) -> list[CheckedLine]:
         return [self._check_line(line) for line in lines]
 
     def _check_line(self, line: InputLine) -> CheckedLine:
@@ -61,12 +61,12 @@ class LineChecks:
         if isinstance(read, LineRecord):
             return read
         paid = read.paid
-        failed = chain(
+        faults = chain(
             order_faults(paid.body, self.domains, self.now),
             payment_faults(paid, self.domains, self.registry, self.terms),
             container_faults(paid.body),
         )
-        fault = next(failed, None)
+        fault = next(faults, None)
         return read if fault is None else read.failure_record(fault)
 
     def _read_line(self, line: InputLine) -> CheckedLine:
@@ -74,8 +74,8 @@ class LineChecks:
             return _failure_record(line, "invalid_line", f"the line is longer than {MAX_LINE_BYTES} bytes")
         try:
             values = parse_request_json(line.text)
-        except Refused as wrong:
-            return _failure_record(line, "invalid_json", wrong.message)
+        except Refused as error:
+            return _failure_record(line, "invalid_json", error.message)
         if not isinstance(values, dict):
             return _failure_record(line, "invalid_json", "the line is not a JSON object")
         url = values.get("url")
@@ -84,19 +84,21 @@ class LineChecks:
                 line.number, None, None, "endpoint_mismatch", f"url is not the batch's endpoint {self.endpoint}"
             )
         message = foreign_line_error(
-            body=isinstance(values.get("body"), dict),
-            signed=values.get("signature") is not None,
-            named=values.get("custom_id") is not None,
+            has_body=isinstance(values.get("body"), dict),
+            has_signature=values.get("signature") is not None,
+            has_custom_id=values.get("custom_id") is not None,
         )
         if message is not None:
             return _failure_record(line, "invalid_line", message)
         try:
             order = _read_order(values)
-        except Refused as wrong:
-            return _failure_record(line, wrong.code or "invalid_line", wrong.message)
+        except Refused as error:
+            return _failure_record(line, error.code or "invalid_line", error.message)
         paid = paid_order_of(order)
         if paid is None:
-            message = "; ".join([INCOMPLETE_LINE, *(fault.message for fault in _missing_payment_faults(values))])
+            message = "; ".join(
+                [INCOMPLETE_LINE_MESSAGE, *(fault.message for fault in _missing_payment_faults(values))]
+            )
             return _failure_record(line, "container_required", message, order.job_id)
         return PaidLine(line.number, paid)
 
@@ -106,20 +108,20 @@ def _read_order(values: Mapping[str, object]) -> OrderBody:
     fields."""
     read = read_object_or_faults(OrderBody, values)
     if isinstance(read, OrderBody):
-        for fault in shape_faults(read):
+        for fault in optional_field_faults(read):
             raise fault
         return read
     refused = Refused.combine([*read, *_missing_payment_faults(values)])
     is_order = values.get("signature") is not None and (values.get("rate_in"), values.get("rate_out")) != (None, None)
-    raise refused if is_order else Refused(f"{INCOMPLETE_LINE}; {refused.message}", refused.param, refused.code)
+    raise refused if is_order else Refused(f"{INCOMPLETE_LINE_MESSAGE}; {refused.message}", refused.param, refused.code)
 
 
 def _missing_payment_faults(values: Mapping[str, object]) -> list[Refused]:
     """Return a fault for each missing field of the payment, and for a missing container."""
-    lacking = [name for name in ("auth_sig", "amount") if values.get(name) is None]
+    missing = [name for name in ("auth_sig", "amount") if values.get(name) is None]
     if values.get("container") is None and values.get("container_cid") is None:
-        lacking.append("container or container_cid")
-    return [Refused(f"{name} is required", name) for name in lacking]
+        missing.append("container or container_cid")
+    return [Refused(f"{name} is required", name) for name in missing]
 
 
 def _failure_record(line: InputLine, code: str, message: str, job_id: bytes | None = None) -> LineRecord:

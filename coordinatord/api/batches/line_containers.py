@@ -29,23 +29,23 @@ class LineContainers:
         """Store the container of each (job id, container, owner). Return the content ids by job. Raise Retryable if any
         container could not be stored.
 
-        The containers count towards their owners' storage budgets. A full budget does not reject them, because their
-        file was accepted. The containers stay held until the caller releases them in its own transaction. If the
-        process crashes before that, the janitor later decides whether to remove the containers.
+        The containers count towards their owners' storage budgets. A full budget does not reject them, because the
+        coordinator has already accepted their file. The containers stay held until the caller releases them in its own
+        transaction. If the process crashes before that, the janitor later decides whether to remove the containers.
         """
         if not contents:
             return {}
         new = await to_thread.run_sync(_new_objects, contents)
         async with self.database.connection() as connection:
-            known = await objects_sql.hold_objects(connection, new)
+            known_cids = await objects_sql.hold_objects(connection, new)
         stored: dict[str, str] = {}
         errors: list[Retryable] = []
-        left = zip(new, contents, strict=True)
+        remaining = zip(new, contents, strict=True)
 
         async def store_next_containers() -> None:
-            for one, (_, content, _) in left:
+            for new_object, (_, content, _) in remaining:
                 try:
-                    stored[one.key] = await self._store_container(one.key, content, known)
+                    stored[new_object.key] = await self._store_container(new_object.key, content, known_cids)
                 except Retryable as error:
                     errors.append(error)
 
@@ -62,15 +62,15 @@ class LineContainers:
             raise errors[0]
         return {job_id: stored[container_key(job_id)] for job_id, _, _ in contents}
 
-    async def _store_container(self, key: str, content: bytes, known: dict[str, str | None]) -> str:
-        if key not in known:
+    async def _store_container(self, key: str, content: bytes, known_cids: dict[str, str | None]) -> str:
+        if key not in known_cids:
             raise Retryable(
                 "pinner_unavailable",
                 "an earlier container of this job is being removed from the store; try again",
                 "store_unavailable",
                 2,
             )
-        cid = known[key]
+        cid = known_cids[key]
         if cid is not None and await self.pins.holds(key):
             return cid
         return (await self.pins.put(key, content)).cid

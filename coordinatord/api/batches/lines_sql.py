@@ -13,7 +13,7 @@ from common.api.states import LINE_CODE_BY_END, JobState
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.removal_sql import remove_due
 
-_ENDINGS: Final = " ".join(f"when {number} then '{name}'" for number, name in LINE_CODE_BY_END.items())
+_LINE_CODE_BRANCHES: Final = " ".join(f"when {number} then '{name}'" for number, name in LINE_CODE_BY_END.items())
 # A failover may lose the relay of a post but keep its batch, which then posts the line again. So if the database was
 # replaced after the batch was created, and the chain refuses a post as a duplicate, the batch itself posted the job
 # before the failover.
@@ -27,7 +27,7 @@ LINE_OUTCOME: Final = (
     "case when l.result is not null then 'completed' when l.code is not null then l.code"
     " when r.state = 'refused' and j.job_id is null then coalesce(r.reason, 'unknown')"
     f" when j.state = {JobState.SETTLED} then 'completed'"
-    f" when j.state = {JobState.CANCELLED} then case j.ended_because {_ENDINGS} end end"
+    f" when j.state = {JobState.CANCELLED} then case j.ended_because {_LINE_CODE_BRANCHES} end end"
 )
 LINES_WITH_JOBS: Final = (
     "batch_lines l left join relays r on r.id = l.relay_id"
@@ -150,7 +150,9 @@ async def read_ended_lines(connection: Connection, batch_id: str, *, completed: 
 _ENDED_AT: Final = "coalesce(completed_at, failed_at, expired_at, cancelled_at)"
 
 
-async def drop_finished(connection: Connection, older_than_seconds: int, failed_retention_s: int, limit: int) -> int:
+async def delete_finished_batches(
+    connection: Connection, older_than_seconds: int, failed_retention_s: int, limit: int
+) -> int:
     """Delete batches that ended more than `older_than_seconds` ago, or `failed_retention_s` ago if no line completed.
     Also delete the records of their lines. Return the number of deleted batches."""
     dropped: list[str] = await connection.fetchval(

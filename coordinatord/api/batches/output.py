@@ -19,7 +19,7 @@ from coordinatord.api.files import files_sql
 from coordinatord.api.files.files import FileStore
 from coordinatord.storage.database.connections import Connection
 
-_WINDOW_ENDED: Final = "the batch's window ended before this line ended"
+_WINDOW_ENDED_MESSAGE: Final = "the batch's window ended before this line ended"
 _MESSAGES_BY_CODE: Final = {
     "cancelled": "the owner cancelled the job",
     "provider_fail": "the provider failed the job",
@@ -31,8 +31,9 @@ _MESSAGES_BY_CODE: Final = {
 log = structlog.get_logger(__name__)
 
 
-def output_file_id(batch_id: str, which: Literal["output", "error"]) -> str:
-    return f"file-{hashlib.sha256(f'{batch_id} {which}'.encode()).hexdigest()[:24]}"
+def output_file_id(batch_id: str, kind: Literal["output", "error"]) -> str:
+    """Return the id of the output file or error file of a batch."""
+    return f"file-{hashlib.sha256(f'{batch_id} {kind}'.encode()).hexdigest()[:24]}"
 
 
 def output_line(batch_id: str, ended: EndedLine) -> bytes:
@@ -48,9 +49,9 @@ def error_line(batch_id: str, ended: EndedLine) -> bytes:
     """Return the error line of a job that did not settle."""
     if ended.code is None:
         raise AssertionError(f"line {ended.line} of {batch_id} has not ended")
-    message = ended.message or _MESSAGES_BY_CODE.get(ended.code, f"the chain refuses: {ended.code}")
+    message = ended.message or _MESSAGES_BY_CODE.get(ended.code, f"the chain refused the job: {ended.code}")
     if ended.late and ended.message is None:
-        message = _WINDOW_ENDED
+        message = _WINDOW_ENDED_MESSAGE
     job_id = hex_of(ended.job_id) if ended.job_id is not None else None
     details = ErrorDetails(job_id, ended.line)
     return _encode_line(ErrorLine(_line_id(batch_id, ended), None, None, LineError(ended.code, message), details))
@@ -73,7 +74,7 @@ class BatchFinaliser:
     files: FileStore
     failed_retention_s: int = 259_200  # retention of the error file of a batch in which no line completed
 
-    async def step(self, connection: Connection, work: BatchWork) -> None:
+    async def finalise(self, connection: Connection, work: BatchWork) -> None:
         """Store both files and end the batch, in the transaction that locks `work`."""
         completed, failed = work.completed or 0, work.failed or 0
         output = await self._store_file(connection, work, "output", completed, output_line)
@@ -87,22 +88,22 @@ class BatchFinaliser:
         self,
         connection: Connection,
         work: BatchWork,
-        which: Literal["output", "error"],
+        kind: Literal["output", "error"],
         lines: int,
-        write: Callable[[str, EndedLine], bytes],
+        encode: Callable[[str, EndedLine], bytes],
     ) -> str | None:
         """Store a file. Return its id, or None when it would be empty."""
         if lines == 0:
             return None
-        rows = lines_sql.read_ended_lines(connection, work.batch_id, completed=which == "output")
-        file_id = output_file_id(work.batch_id, which)
-        filename = f"{work.batch_id}_{which}.jsonl"
-        row = await self.files.put_output(work.owner, filename, _encode_lines(work.batch_id, rows, write), file_id)
+        rows = lines_sql.read_ended_lines(connection, work.batch_id, completed=kind == "output")
+        file_id = output_file_id(work.batch_id, kind)
+        filename = f"{work.batch_id}_{kind}.jsonl"
+        row = await self.files.put_output(work.owner, filename, _encode_lines(work.batch_id, rows, encode), file_id)
         return row.id
 
 
 async def _encode_lines(
-    batch_id: str, rows: AsyncIterator[EndedLine], write: Callable[[str, EndedLine], bytes]
+    batch_id: str, rows: AsyncIterator[EndedLine], encode: Callable[[str, EndedLine], bytes]
 ) -> AsyncIterator[bytes]:
     async for row in rows:
-        yield write(batch_id, row)
+        yield encode(batch_id, row)

@@ -21,8 +21,8 @@ _WITHDRAWN_REASON: Final = "relay_queue_timeout"
 
 
 @attrs.frozen(slots=True)
-class Post:
-    """Post of a line. The claim of the job will collect `amount` from the owner."""
+class BatchPost:
+    """Transaction that posts the job of a line. A later claim of the job collects `amount` from the owner."""
 
     job_id: bytes
     dedupe: bytes
@@ -34,15 +34,16 @@ class Post:
 @attrs.frozen(slots=True)
 class Allowance:
     """Limits on the posts of one owner. `spending` has the estimated gas of one post, and the owner's gas limits.
-    `headroom` and `position` mean the same as in `Promise`."""
+    `headroom` is the owner's balance left for posts that the index does not show at block `position`, or None if the
+    balance is unknown."""
 
     spending: Spending
     headroom: int | None
     position: int
 
 
-async def count_free_places(connection: Connection) -> int:
-    """Return the number of posts that may be added now."""
+async def count_queue_room(connection: Connection) -> int:
+    """Return the number of posts that the queue has room for now."""
     waiting: int = await connection.fetchval(
         "select count(*) from relays where state = 'queued' and priority = $1", Priority.BATCH_POST
     )
@@ -50,7 +51,7 @@ async def count_free_places(connection: Connection) -> int:
 
 
 async def insert_posts(
-    connection: Connection, target: bytes, posts: Sequence[Post], allowances: Mapping[bytes, Allowance]
+    connection: Connection, target: bytes, posts: Sequence[BatchPost], allowances: Mapping[bytes, Allowance]
 ) -> list[int] | None:
     """Insert the posts, or join equal pending posts, in the transaction that records the lines. Return the relay id of
     each post. Insert nothing and return None if another request has used up the allowance of an owner."""
@@ -89,7 +90,7 @@ async def insert_posts(
     return [found[post.dedupe] for post in posts]
 
 
-async def _fits_allowance(connection: Connection, posts: Sequence[Post], allowance: Allowance) -> bool:
+async def _fits_allowance(connection: Connection, posts: Sequence[BatchPost], allowance: Allowance) -> bool:
     """Return True if the posts fit the allowance. The caller holds the outbox's lock. `submit_relays` applies the same
     check to single posts."""
     if await budgets_sql.count_fitting_ops(connection, allowance.spending, len(posts)) < len(posts):
@@ -112,14 +113,14 @@ _FROM_DROPPED_POSTS: Final = (
 )
 
 
-async def read_owners_of_dropped(connection: Connection, batch_id: str) -> list[bytes]:
+async def read_owners_of_dropped_posts(connection: Connection, batch_id: str) -> list[bytes]:
     """Return the owners of this batch's posts that were dropped before signing."""
     return [
         row["signer"] for row in await connection.fetch(f"select distinct r.signer {_FROM_DROPPED_POSTS}", batch_id)
     ]
 
 
-async def requeue_dropped(
+async def requeue_dropped_posts(
     connection: Connection, batch_id: str, limit: int, allowances: Mapping[bytes, Allowance]
 ) -> int:
     """Requeue posts that were dropped before signing, because the relayer was out of funds or the queue stalled. Return
@@ -134,13 +135,13 @@ async def requeue_dropped(
         " where r.id = l.relay_id and r.state = 'dropped' and l.batch_id = $1 and l.code is null",
         batch_id,
     )
-    revived = 0
+    requeued_posts = 0
     for owner, allowance in sorted(allowances.items()):  # one after another, because newcomers share a budget
-        room = await budgets_sql.count_fitting_ops(connection, allowance.spending, limit - revived)
-        revived += await _requeue_for_owner(connection, batch_id, owner, room, allowance)
-    if revived:
+        room = await budgets_sql.count_fitting_ops(connection, allowance.spending, limit - requeued_posts)
+        requeued_posts += await _requeue_for_owner(connection, batch_id, owner, room, allowance)
+    if requeued_posts:
         await notify_outbox(connection, RELAY_QUEUED)
-    return revived
+    return requeued_posts
 
 
 async def _requeue_for_owner(
@@ -148,7 +149,7 @@ async def _requeue_for_owner(
 ) -> int:
     """Requeue the owner's oldest dropped posts: as many as the balance covers, but at most `room`, the number that the
     gas budget allows. Return their number."""
-    revived: int = await connection.fetchval(
+    requeued_posts: int = await connection.fetchval(
         f"with waiting as (select r.id, coalesce(r.amount, 0) as amount {_FROM_DROPPED_POSTS}"
         " and r.signer = $2 order by r.id limit $3),"
         " solvent as (select id from (select id, sum(amount) over (order by id) as upto from waiting) w"
@@ -165,10 +166,10 @@ async def _requeue_for_owner(
         Priority.BATCH_POST,
         allowance.spending.limits.newcomers is not None,
     )
-    return revived
+    return requeued_posts
 
 
-async def withdraw_queued(connection: Connection, batch_id: str) -> None:
+async def withdraw_queued_posts(connection: Connection, batch_id: str) -> None:
     """Drop the batch's posts that wait to be signed, except posts that the relayer is signing now."""
     await connection.execute(
         "with waiting as (select r.id from relays r join batch_lines l on l.relay_id = r.id"

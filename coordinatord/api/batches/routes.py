@@ -11,7 +11,7 @@ from common.api.fields import QueryUint, Text, VisibleAscii, object_example
 from common.api.shapes import Digits
 from common.api.worked_order import BATCH_ID
 from coordinatord.api.batches import answers
-from coordinatord.api.batches.batches import BatchBody, BatchService, FoundBatch, read_batch
+from coordinatord.api.batches.batches import BatchAtSnapshot, BatchBody, BatchService, read_batch
 from coordinatord.api.batches.events import BatchEvents
 from coordinatord.api.batches.plan import BatchPlanner, PlanBody
 from coordinatord.api.events.routes import STREAM_HEADERS, events_reply
@@ -21,7 +21,7 @@ from coordinatord.http.responses import Response
 from coordinatord.http.routing import INDEX_REPLIES, Body, Parameter, Reply, Request, Route, malformed_replies
 from coordinatord.http.streaming import StreamedResponse
 
-_ID: Final = Text(limits.MAX_HEADER_VALUE_BYTES)  # an id may be any text; an unknown id is answered with 404
+_ID_TEXT: Final = Text(limits.MAX_HEADER_VALUE_BYTES)  # an id may be any text; an unknown id is answered with 404
 _IDEMPOTENCY_KEY: Final = "idempotency-key"
 _NEW_EXAMPLE: Final = {
     "status": "validating",
@@ -51,23 +51,24 @@ class BatchRoutes:
                 path="/v1/batches",
                 id="createBatch",
                 tag="Batches",
-                about="Post every line of a file as a job, and follow them together; without a file, plan it",
+                about="Post the lines of a file as jobs; without a file, return a plan",
                 details=(
-                    "With `input_file_id`: a batch of the lines of that file. Send an `idempotency-key`, so that the"
-                    " same request after a lost answer returns the same batch. Without it: a plan, answered with 402,"
-                    " of the providers that could take so many lines now."
+                    "With `input_file_id`, creates a batch from the lines of that file. Send an `idempotency-key`, so"
+                    " that a repeated request returns the same batch. Without `input_file_id`, answers 402 with a plan:"
+                    " the providers that could take the lines now."
                 ),
                 handler=self.create,
                 headers={
                     _IDEMPOTENCY_KEY: Parameter(
-                        VisibleAscii(255), "name of this request: the same key and body answer with the same batch"
+                        VisibleAscii(255),
+                        "key of this request: a request with the same key and body returns the same batch",
                     )
                 },
                 body=Body.any_of([BatchBody, PlanBody], read_batch, _examples),
                 session=True,
                 replies=(
                     Reply(200, shape=Batch, about="The batch", example=_NEW_EXAMPLE),
-                    Reply(402, shape=PlanShape[Digits], about="The plan: not an error"),
+                    Reply(402, shape=PlanShape[Digits], about="The plan. Not an error"),
                     *malformed_replies(
                         "invalid_endpoint", "invalid_completion_window", "invalid_input_file", "idempotency_key_reused"
                     ),
@@ -80,15 +81,15 @@ class BatchRoutes:
                 id="listBatches",
                 tag="Batches",
                 about="List this address's batches, newest first",
-                details="Pages by cursor: send `last_id` as `after` while `has_more` is true.",
+                details="For the next page, send `last_id` as `after` while `has_more` is true.",
                 handler=self.list_batches,
                 query={
                     "limit": Parameter(
                         QueryUint(32, 1, limits.MAX_BATCH_PAGE_ROWS),
-                        f"at most so many, 1 to {limits.MAX_BATCH_PAGE_ROWS}"
+                        f"maximum number of batches, 1 to {limits.MAX_BATCH_PAGE_ROWS}"
                         f" (default {limits.DEFAULT_BATCH_PAGE_ROWS})",
                     ),
-                    "after": Parameter(_ID, "id of a batch: those behind it"),
+                    "after": Parameter(_ID_TEXT, "id of a batch: the page starts after this batch"),
                 },
                 session=True,
                 replies=(
@@ -106,12 +107,12 @@ class BatchRoutes:
                 tag="Batches",
                 about="Read one batch",
                 details=(
-                    "`output_file_id` and `error_file_id` are set at the end. Lines of the output are `{id, custom_id:"
-                    " null, response, error: null, svc}`, one for each settled job; lines of errors are `{id,"
-                    " custom_id: null, response: null, error: {code, message}, svc}`, one for each other line."
+                    "`output_file_id` and `error_file_id` are set when the batch ends. The output file has a line `{id,"
+                    " custom_id: null, response, error: null, svc}` for each settled job. The error file has a line"
+                    " `{id, custom_id: null, response: null, error: {code, message}, svc}` for each other line."
                 ),
                 handler=self.read_batch,
-                segments={"id": Parameter(_ID, "id of the batch", example=BATCH_ID)},
+                segments={"id": Parameter(_ID_TEXT, "id of the batch", example=BATCH_ID)},
                 session=True,
                 replies=(
                     Reply(200, shape=BatchAsOf, about="The batch"),
@@ -128,14 +129,15 @@ class BatchRoutes:
                 tag="Batches",
                 about="Follow one batch, as server-sent events",
                 details=(
-                    "Each message is named `batch`; its `data` is the batch as GET gives it, sent at once and whenever"
-                    " it has changed, at most once a second. A comment comes every 20 seconds or so."
+                    "Each message is named `batch`, and its `data` is the batch as GET /v1/batches/{id} returns it. A"
+                    " message is sent at the start and after each change, at most once a second. A comment is sent"
+                    " about every 20 seconds."
                 ),
                 handler=self.stream_events,
-                segments={"id": Parameter(_ID, "id of the batch", example=BATCH_ID)},
+                segments={"id": Parameter(_ID_TEXT, "id of the batch", example=BATCH_ID)},
                 session=True,
                 replies=(
-                    events_reply("The batch, again and again", BatchAsOf),
+                    events_reply("The batch, at the start and after each change", BatchAsOf),
                     Reply(401, "invalid_session"),
                     Reply(404),
                     Reply(429, "busy"),
@@ -148,10 +150,12 @@ class BatchRoutes:
                 path="/v1/batches/{id}/cancel",
                 id="cancelBatch",
                 tag="Batches",
-                about="Post no more lines of a batch",
-                details="Lines that are not posted yet will not be; jobs on the chain stay as they are.",
+                about="Cancel a batch, so that no more of its lines are posted",
+                details=(
+                    "Lines that are not posted yet end with the error `cancelled`. Jobs on the chain are not changed."
+                ),
                 handler=self.cancel,
-                segments={"id": Parameter(_ID, "id of the batch", example=BATCH_ID)},
+                segments={"id": Parameter(_ID_TEXT, "id of the batch", example=BATCH_ID)},
                 session=True,
                 replies=(
                     Reply(200, shape=BatchAsOf, about="The batch", example=_CANCELLING_EXAMPLE),
@@ -175,7 +179,7 @@ class BatchRoutes:
         query = request.query
         limit = query.get("limit", limits.DEFAULT_BATCH_PAGE_ROWS)
         snapshot, batches, has_more = await self.batches.list_page(request.owner, query.get("after"), limit)
-        return responses.ok(answers.batch_list(batches, snapshot.block_number, has_more=has_more))
+        return responses.ok(answers.batch_list_shape(batches, snapshot.block_number, has_more=has_more))
 
     async def read_batch(self, request: Request) -> Response:
         return _batch_response(await self.batches.find(request.owner, request.path["id"]))
@@ -192,8 +196,8 @@ class BatchRoutes:
         return _batch_response(await self.batches.cancel(request.owner, request.path["id"]))
 
 
-def _batch_response(found: FoundBatch | None) -> Response:
+def _batch_response(found: BatchAtSnapshot | None) -> Response:
     if found is None:
         return responses.not_found(NoSuchObject("batch"))
     snapshot, batch = found
-    return responses.ok(answers.batch_as_of(batch, snapshot.block_number))
+    return responses.ok(answers.batch_shape_as_of(batch, snapshot.block_number))

@@ -11,7 +11,7 @@ import attrs
 import structlog
 
 from coordinatord.api.batches import lines_sql, posts_sql, work_sql
-from coordinatord.api.batches.expansion import NOT_POSTED, BatchExpander
+from coordinatord.api.batches.expansion import NOT_POSTED_MESSAGES, BatchExpander
 from coordinatord.api.batches.output import BatchFinaliser
 from coordinatord.api.batches.work_sql import BatchWork
 from coordinatord.base.errors import Retryable
@@ -22,7 +22,7 @@ from coordinatord.storage.database.transactions import transaction
 
 POLL_INTERVAL_S: Final = 0.25  # between two queries for a batch that is due
 QUEUE_FULL_PAUSE_S: Final = 0.02  # before the next attempt to add posts
-# A check of a large batch reads all its lines. The pause after a check keeps checks to a tenth of the time.
+# Pause after a check, as a multiple of the check's duration, because a check reads all lines of the batch.
 CHECK_PAUSE_FACTOR: Final = 10.0
 MIN_CHECK_PAUSE_S: Final = 0.2
 MAX_CHECK_PAUSE_S: Final = 5.0
@@ -35,8 +35,8 @@ log = structlog.get_logger(__name__)
 class BatchWorker:
     database: Database
     notices: Notices
-    expansion: BatchExpander
-    finalising: BatchFinaliser
+    expander: BatchExpander
+    finaliser: BatchFinaliser
 
     async def run(self) -> None:
         """Process batches until cancelled."""
@@ -67,7 +67,7 @@ class BatchWorker:
         except Exception:
             if work is None:
                 raise
-            # A bug triggered by one batch must not end every process repeatedly.
+            # Catch a bug that one batch triggers. Otherwise, it would end each process that takes the batch.
             log.exception("batch step failed", batch=work.batch_id)
             await self._postpone_batch(work)
         return work is not None
@@ -79,23 +79,23 @@ class BatchWorker:
 
     async def _advance_batch(self, connection: Connection, work: BatchWork) -> None:
         if work.ends_as is not None:
-            await self.finalising.step(connection, work)
+            await self.finaliser.finalise(connection, work)
             return
         if work.cancelling or work.expired:  # before anything else, so that the relayer does not sign these posts
-            await posts_sql.withdraw_queued(connection, work.batch_id)
+            await posts_sql.withdraw_queued_posts(connection, work.batch_id)
         if work.expanded:
             await self._check_expanded(connection, work)
-        elif await posts_sql.count_free_places(connection) > 0 or work.cancelling or work.expired:
-            await self.expansion.step(connection, work)
+        elif await posts_sql.count_queue_room(connection) > 0 or work.cancelling or work.expired:
+            await self.expander.expand_next_lines(connection, work)
         else:
             await work_sql.pause_batch(connection, work.batch_id, QUEUE_FULL_PAUSE_S)
 
-    async def _requeue_dropped(self, connection: Connection, batch_id: str) -> None:
-        owners = await posts_sql.read_owners_of_dropped(connection, batch_id)
+    async def _requeue_dropped_posts(self, connection: Connection, batch_id: str) -> None:
+        owners = await posts_sql.read_owners_of_dropped_posts(connection, batch_id)
         if owners:
-            allowances = await self.expansion.allowances.allowances_for_requeue(connection, owners)
-            room = max(await posts_sql.count_free_places(connection), 0)
-            await posts_sql.requeue_dropped(connection, batch_id, room, allowances)
+            allowances = await self.expander.allowances.read_requeue_allowances(connection, owners)
+            room = max(await posts_sql.count_queue_room(connection), 0)
+            await posts_sql.requeue_dropped_posts(connection, batch_id, room, allowances)
 
     async def _check_expanded(self, connection: Connection, work: BatchWork) -> None:
         """Check a batch to which no more lines will be added.
@@ -106,9 +106,11 @@ class BatchWorker:
         started = time.monotonic()
         if work.cancelling or work.expired:
             code = "cancelled" if work.cancelling else "expired"
-            await lines_sql.end_dropped_lines(connection, work.batch_id, code, NOT_POSTED[code], late=code == "expired")
+            await lines_sql.end_dropped_lines(
+                connection, work.batch_id, code, NOT_POSTED_MESSAGES[code], late=code == "expired"
+            )
         else:
-            await self._requeue_dropped(connection, work.batch_id)
+            await self._requeue_dropped_posts(connection, work.batch_id)
         all_ended = await lines_sql.all_lines_ended(connection, work.batch_id)
         too_late = work.expired and not await lines_sql.any_post_queued(connection, work.batch_id)
         if (all_ended or too_late) and await lines_sql.store_outcomes(connection, work.batch_id):

@@ -18,19 +18,19 @@ class BlockPace:
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database
         self._clock = clock
-        self._known: tuple[float, float | None] = (-math.inf, None)  # time of the last read, and the pace
+        self._cached: tuple[float, float | None] = (-math.inf, None)  # time of the last read, and the pace
 
-    async def estimate_block_after(self, snapshot: Snapshot, at: int) -> int | None:
-        """Estimate the number of the first block with a time later than `at`. This block is not indexed yet. Return
-        None while the pace is unknown."""
-        read_at, pace = self._known
+    async def estimate_block_after(self, snapshot: Snapshot, timestamp: int) -> int | None:
+        """Estimate the number of the first block with a time later than `timestamp`. This block is not indexed yet.
+        Return None while the pace is unknown."""
+        read_at, pace = self._cached
         if self._clock() - read_at > _CACHE_LIFETIME_S:
             try:
                 async with self._database.connection() as connection:
                     pace = await read_block_pace(connection)
             except Retryable:
                 return None
-            self._known = (self._clock(), pace)
+            self._cached = (self._clock(), pace)
         if pace is None:
             return None
-        return snapshot.block_number + max(1, math.ceil((at + 1 - snapshot.block_time) / pace))
+        return snapshot.block_number + max(1, math.ceil((timestamp + 1 - snapshot.block_time) / pace))

@@ -22,17 +22,17 @@ def model_shape(row: ModelRow) -> market.ModelShape:
     return market.ModelShape(row.name, row.owned_by, _model_details(row))
 
 
-def model_as_of(row: ModelRow, block: int) -> market.ModelAsOf:
+def model_shape_as_of(row: ModelRow, block: int) -> market.ModelAsOf:
     return market.ModelAsOf(id=row.name, owned_by=row.owned_by, svc=_model_details(row), as_of_block=str(block))
 
 
 def _model_details(row: ModelRow) -> market.ModelDetails[Digits]:
-    schema = published_json(row.params_schema.encode())
+    schema = parse_published_json(row.params_schema.encode())
     if not isinstance(schema, dict):
         return market.ModelDetails(str(row.model_id), row.enabled, OMITTED, OMITTED)
     endpoint = schema.get(market.ENDPOINT_KEYWORD)
-    named = endpoint if isinstance(endpoint, str) and endpoint else OMITTED
-    return market.ModelDetails(str(row.model_id), row.enabled, schema, named)
+    shown_endpoint = endpoint if isinstance(endpoint, str) and endpoint else OMITTED
+    return market.ModelDetails(str(row.model_id), row.enabled, schema, shown_endpoint)
 
 
 def _provider_fields(row: ProviderRow) -> dict[str, Any]:
@@ -58,13 +58,13 @@ def provider_shape(row: ProviderRow) -> market.ProviderShape:
     return market.ProviderShape(**_provider_fields(row))
 
 
-def provider_as_of(row: ProviderRow, block: int) -> market.ProviderAsOf:
+def provider_shape_as_of(row: ProviderRow, block: int) -> market.ProviderAsOf:
     return market.ProviderAsOf(**_provider_fields(row), as_of_block=str(block))
 
 
 def _parse_evidence(raw: bytes | None) -> object:
     """Return the JSON that the provider published, or the hex of bytes that are not JSON."""
-    return published_json(raw, hex_of(raw)) if raw else None
+    return parse_published_json(raw, hex_of(raw)) if raw else None
 
 
 def _largest_bundle(evidence: object) -> int:
@@ -119,18 +119,18 @@ def floor_shape(row: asyncpg.Record) -> market.Floor[Digits]:
     return market.Floor(str(row["model_id"]), str(row["sla"]), row["rate_in"], row["rate_out"])
 
 
-def allowlist_entry(row: asyncpg.Record) -> market.AllowlistEntry:
-    entry = published_json(row["entry"].encode())
+def allowlist_entry_shape(row: asyncpg.Record) -> market.AllowlistEntry:
+    entry = parse_published_json(row["entry"].encode())
     return market.AllowlistEntry(hex_of(row["key"]), row["status"], entry if isinstance(entry, dict) else {})
 
 
-def published_json(raw: bytes, otherwise: object = None) -> object:
-    """Parse JSON that was published on the chain. Return `otherwise` if the bytes are not JSON. The chain does not
-    check them."""
+def parse_published_json(raw: bytes, default: object = None) -> object:
+    """Parse JSON that was published on the chain. Return `default` if the bytes are not valid JSON, because the chain
+    accepts any bytes."""
     try:
         return strict_json.parse(raw)
     except Refused:
-        return otherwise
+        return default
 
 
 def _job_fields(row: JobRow) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def job_shape(row: JobRow) -> jobs.JobShape[Digits]:
     return jobs.JobShape(**_job_fields(row))
 
 
-def job_as_of(row: JobRow, block: int) -> jobs.JobAsOf:
+def job_shape_as_of(row: JobRow, block: int) -> jobs.JobAsOf:
     return jobs.JobAsOf(**_job_fields(row), as_of_block=str(block))
 
 

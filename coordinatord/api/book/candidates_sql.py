@@ -31,7 +31,7 @@ class Demand:
 
 @attrs.frozen(slots=True)
 class LiveAsk:
-    """Ask of a live provider. `room` is the number of further jobs of all models that the provider can take. It is
+    """Ask of a live provider. `room` is the number of further jobs of all models that the provider can take. `room` is
     negative while more orders are designated to the provider than it can take."""
 
     model_id: int
@@ -57,7 +57,7 @@ _FROM_LIVE_ASKS: Final = (
     " cross join lateral (select c.room - c.designated_jobs as room offset 0) w"
 )
 # Load in quarters of the capacity, so that a difference of one job does not outweigh the time of the last pick.
-_TIE_BREAK: Final = (
+_TIE_BREAK_ORDER: Final = (
     f"div(4 * (c.capacity - w.room), c.capacity), l.picked_at nulls first, {SETTLED_SHARE} desc, a.provider_id"
 )
 
@@ -71,7 +71,7 @@ async def read_candidates(database: Database, demand: Demand, liveness_ms: int, 
             " and ($6::bigint = 0 or a.provider_id = $6)"
             " and ($7::numeric is null or a.rate_in <= $7) and ($8::numeric is null or a.rate_out <= $8)"
             " and ($10 or w.room > 0)"
-            f" order by w.room <= 0, a.rate_in * $3::numeric + a.rate_out * $4::numeric, {_TIE_BREAK} limit $9",
+            f" order by w.room <= 0, a.rate_in * $3::numeric + a.rate_out * $4::numeric, {_TIE_BREAK_ORDER} limit $9",
             demand.model_id,
             demand.sla_secs,
             demand.units_in,

@@ -28,8 +28,8 @@ class FundsChecker:
     """Holds back jobs that their owners cannot pay for. One request reads the funds for all jobs of a poll. The answer
     is cached until the index moves to another block.
 
-    A slow node does not delay polls: the jobs then count as paid, and the node is not queried for a while. This is
-    safe, because the token rejects the claim of an unpaid job."""
+    A slow node does not delay polls: the jobs then count as payable, and the node is not queried for a while. This is
+    safe, because the token rejects the claim of a job that its owner cannot pay for."""
 
     token: PaymentToken
     database: Database
@@ -52,7 +52,7 @@ class FundsChecker:
             if spent:
                 await leases_sql.hold_back_jobs(connection, spent)
             for owner in poor:
-                await leases_sql.hold_back_beyond(connection, owner, funds.balances[owner])
+                await leases_sql.hold_back_unaffordable_jobs(connection, owner, funds.balances[owner])
         return True
 
     async def read_funds(self, jobs: Sequence[JobRow], snapshot: Snapshot) -> Funds:

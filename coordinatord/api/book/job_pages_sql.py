@@ -49,15 +49,19 @@ class JobFilter:
 
 @attrs.frozen(slots=True)
 class PageStatement:
+    """SQL statement of a page, with its parameter values."""
+
     sql: str
     values: list[object]
     uses_counts: bool
 
 
-async def read_page(database: Database, wanted: JobFilter, limit: int, offset: int) -> tuple[Snapshot, list[JobRow]]:
+async def read_page(
+    database: Database, job_filter: JobFilter, limit: int, offset: int
+) -> tuple[Snapshot, list[JobRow]]:
     """Return a page of jobs and its snapshot. Raise Retryable after PAGE_TIMEOUT_S, or if the page needs counts and the
     first backfill has not counted the jobs yet."""
-    statement = page_statement(wanted, limit, offset)
+    statement = page_statement(job_filter, limit, offset)
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(statement.sql, *statement.values, timeout=PAGE_TIMEOUT_S)
     snapshot = snapshot_of(rows)
@@ -66,48 +70,48 @@ async def read_page(database: Database, wanted: JobFilter, limit: int, offset: i
     return snapshot, [job_row(row) for row in rows if row["job_id"] is not None]
 
 
-def page_statement(wanted: JobFilter, limit: int, offset: int) -> PageStatement:
+def page_statement(job_filter: JobFilter, limit: int, offset: int) -> PageStatement:
     """Return the statement of a page. The statement first finds the ordinals of the page's jobs, so that it reads whole
     rows only for these jobs."""
-    listing = _Listing(wanted)
-    uses_counts = offset > _MAX_WALKED_ROWS and wanted.has_counts
+    job_list = _JobListSql(job_filter)
+    uses_counts = offset > _MAX_WALKED_ROWS and job_filter.has_counts
     if uses_counts:
-        walk = f"select w.ordinal from found f cross join lateral ({listing.walk_from_chunk_sql(limit)}) w"
-        counts = listing.offset_chunk_sql(offset)
+        walk = f"select w.ordinal from found f cross join lateral ({job_list.walk_from_chunk_sql(limit)}) w"
+        counts = job_list.offset_chunk_sql(offset)
     else:
-        walk, counts = listing.walk_sql(limit, offset), ""
+        walk, counts = job_list.walk_sql(limit, offset), ""
     sql = (
-        f"{listing.posted_before_sql()}{counts} select {JOB_COLUMNS}, {SNAPSHOT}, {JOBS_COUNTED} as counted"
+        f"{job_list.posted_before_sql()}{counts} select {JOB_COLUMNS}, {SNAPSHOT}, {JOBS_COUNTED} as counted"
         f" from index_position p left join lateral (select j.* from ({walk}) w join jobs j on j.ordinal = w.ordinal) j"
-        f" on true order by j.ordinal {listing.direction}"
+        f" on true order by j.ordinal {job_list.direction}"
     )
-    return PageStatement(sql, listing.values, uses_counts)
+    return PageStatement(sql, job_list.values, uses_counts)
 
 
-class _Listing:
-    """Parts of the statement of one list."""
+class _JobListSql:
+    """SQL parts of the statement that reads one list of jobs."""
 
-    def __init__(self, wanted: JobFilter) -> None:
+    def __init__(self, job_filter: JobFilter) -> None:
         self.values: list[object] = []
-        self.direction = "desc" if wanted.newest_first else "asc"
-        self._state = None if wanted.state is None else _STATES[wanted.state]
-        self._key = _ALL_JOBS_KEY  # list and key in job_counts
+        self.direction = "desc" if job_filter.newest_first else "asc"
+        self._state = None if job_filter.state is None else _STATES[job_filter.state]
+        self._key = _ALL_JOBS_KEY  # number and key of the list in job_counts
         self._conditions: list[str] = []  # the first condition selects the list to walk
         # The list that is probably shortest comes first, and is walked.
         for number, column, key, kind, value in (
-            (2, "owner", "{}", "bytea", wanted.owner),
-            (3, "provider_id", "int8send({})", "bigint", wanted.provider_id),
-            (1, "model_id", "int8send({})", "bigint", wanted.model_id),
+            (2, "owner", "{}", "bytea", job_filter.owner),
+            (3, "provider_id", "int8send({})", "bigint", job_filter.provider_id),
+            (1, "model_id", "int8send({})", "bigint", job_filter.model_id),
         ):
             if value is not None:
                 bound = self._bind_value(value, kind)
                 if not self._conditions:
                     self._key = (number, key.format(bound))
                 self._conditions.append(f"j.{column} = {bound}")
-        for column, rate in (("rate_in", wanted.min_rate_in), ("rate_out", wanted.min_rate_out)):
+        for column, rate in (("rate_in", job_filter.min_rate_in), ("rate_out", job_filter.min_rate_out)):
             if rate is not None:
                 self._conditions.append(f"j.{column} >= {self._bind_value(rate, 'numeric')}")
-        before = wanted.posted_before
+        before = job_filter.posted_before
         self._posted_before = None if before is None else self._bind_value(before, "bigint")
 
     def posted_before_sql(self) -> str:
@@ -187,10 +191,10 @@ class _Listing:
         one_by_one = [f"j.ordinal > {bound}", f"j.ordinal < ({small} + 1) << {_CHUNK_BITS}"]
         return " + ".join([*sums, *(f"(select count(*) {scan})" for scan in self._state_scans(one_by_one))])
 
-    def _page_sql(self, start: list[str], limit: str, offset: str) -> str:
+    def _page_sql(self, conditions: list[str], limit: str, offset: str) -> str:
         if self._posted_before is not None:
-            start = [*start, "j.ordinal <= (select ordinal from bound)"]
-        order, scans = f"order by ordinal {self.direction}", self._state_scans(start)
+            conditions = [*conditions, "j.ordinal <= (select ordinal from bound)"]
+        order, scans = f"order by ordinal {self.direction}", self._state_scans(conditions)
         if len(scans) == 1:
             return f"select j.ordinal {scans[0]} {order} limit {limit} offset {offset}"
         # Every scan has its own order and limit, so that PostgreSQL merges the scans instead of sorting.

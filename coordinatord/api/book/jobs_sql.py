@@ -78,8 +78,10 @@ def job_row(record: asyncpg.Record) -> JobRow:
 _JOBS_BY_IDS: Final = f"select {JOB_COLUMNS}, {SNAPSHOT} from index_position p left join jobs j on j.job_id = any($1)"
 
 
-async def read_by_ids(line: PreparedConnection, job_ids: Sequence[bytes]) -> tuple[Snapshot, dict[bytes, JobRow]]:
-    rows = await line.fetch(_JOBS_BY_IDS, job_ids)
+async def read_jobs_by_ids(
+    connection: PreparedConnection, job_ids: Sequence[bytes]
+) -> tuple[Snapshot, dict[bytes, JobRow]]:
+    rows = await connection.fetch(_JOBS_BY_IDS, job_ids)
     return snapshot_of(rows), {row["job_id"]: job_row(row) for row in rows if row["job_id"] is not None}
 
 

@@ -17,8 +17,8 @@ from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snaps
 
 MAX_LEASED_JOBS_PER_POLL: Final = 1000
 _HELD_BACK_PROVIDER_ID: Final = 0  # provider id in the lease of a job that is held back
-_MIN_HOLD: Final = timedelta(seconds=15)
-_MAX_HOLD: Final = timedelta(minutes=30)
+_MIN_HOLD_BACK: Final = timedelta(seconds=15)
+_MAX_HOLD_BACK: Final = timedelta(minutes=30)
 _MAX_HELD_BACK_PER_STATEMENT: Final = 10_000
 _LOCK_IDLE_TIMEOUT: Final = "5s"
 
@@ -78,21 +78,21 @@ _LEASE_JOBS: Final = f"""
 
 
 async def lease_jobs(
-    connection: Connection, poller: PollKey, free: int, filters: JobFilter, lease_ms: int
+    connection: Connection, poller: PollKey, free_slots: int, job_filter: JobFilter, lease_ms: int
 ) -> tuple[Snapshot, list[LeasedJob]]:
-    """Lease the oldest matching free jobs to the provider until the provider holds `free` jobs. Return the matching
-    jobs that the provider holds, oldest first. Orders that do not meet the provider's asks are leased last, and do not
-    count as held. Call this in a transaction."""
+    """Lease the oldest matching free jobs to the provider until the provider holds `free_slots` jobs. Return the
+    matching jobs that the provider holds, oldest first. Orders that do not meet the provider's asks are leased last,
+    and do not count towards `free_slots`. Call this in a transaction."""
     await lock_leases(connection, poller.model_id)
     rows = await connection.fetch(
         _LEASE_JOBS,
         *poller,
-        free,
+        free_slots,
         lease_ms,
-        filters.min_rate_in,
-        filters.min_rate_out,
-        filters.owner,
-        filters.posted_before,
+        job_filter.min_rate_in,
+        job_filter.min_rate_out,
+        job_filter.owner,
+        job_filter.posted_before,
     )
     return snapshot_of(rows), [LeasedJob(job_row(row), row["is_new"]) for row in rows if row["job_id"] is not None]
 
@@ -117,27 +117,27 @@ async def hold_back_jobs(connection: Connection, job_ids: Sequence[bytes]) -> No
     await _hold_back_where(connection, "j.job_id = any($3)", job_ids)
 
 
-async def hold_back_beyond(connection: Connection, owner: bytes, balance: int) -> None:
+async def hold_back_unaffordable_jobs(connection: Connection, owner: bytes, balance: int) -> None:
     """Hold back each open job of the owner that costs more than `balance`."""
     await _hold_back_where(connection, f"j.owner = $3 and {AMOUNT} > $4::numeric", owner, balance)
 
 
-async def _hold_back_where(connection: Connection, which: str, *values: object) -> None:
+async def _hold_back_where(connection: Connection, condition: str, *values: object) -> None:
     await connection.execute(
         "insert into leases as l (job_id, provider_id, model_id, expires_at, unpaid)"
         f" select j.job_id, {_HELD_BACK_PROVIDER_ID}, j.model_id, clock_timestamp() + $1, 1 from jobs j"
-        f" where j.state = {JobState.OPEN} and {which}"
+        f" where j.state = {JobState.OPEN} and {condition}"
         f" order by j.job_id limit {_MAX_HELD_BACK_PER_STATEMENT} on conflict (job_id) do update"
         " set provider_id = excluded.provider_id, unpaid = l.unpaid + 1,"
         " expires_at = clock_timestamp() + least($1 * 2 ^ least(l.unpaid, 20), $2)"
         f" where l.provider_id <> {_HELD_BACK_PROVIDER_ID} or l.expires_at <= clock_timestamp()",
-        _MIN_HOLD,
-        _MAX_HOLD,
+        _MIN_HOLD_BACK,
+        _MAX_HOLD_BACK,
         *values,
     )
 
 
-async def drop_expired(connection: Connection) -> None:
+async def delete_expired_leases(connection: Connection) -> None:
     """Delete expired leases. Keep the lease of a job that was held back as long as the job is open, so that the next
     hold of the job lasts longer."""
     await connection.execute(

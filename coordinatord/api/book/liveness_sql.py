@@ -13,19 +13,21 @@ LIVE_SINCE: Final = "clock_timestamp() - {} * interval '1 millisecond'"
 
 @attrs.frozen(slots=True)
 class SeenPoll:
-    """Poll of a provider for a model, with the provider's free slots, and the poll's time by the clock of this
-    process."""
+    """Poll of a provider for a model. `free_slots` is the number of free slots, and `polled_at` the time of the poll by
+    this process's clock."""
 
     provider_id: int
     model_id: int
-    free: int
-    at: float = 0.0
+    free_slots: int
+    polled_at: float = 0.0
 
 
-async def mark_seen(line: "PreparedConnection | Connection", polls: Sequence[SeenPoll], ages: Sequence[float]) -> None:
+async def store_polls(
+    connection: "PreparedConnection | Connection", polls: Sequence[SeenPoll], ages: Sequence[float]
+) -> None:
     """Store polls. `ages` has the seconds since each poll arrived. Of several polls of a provider for a model, store
     the latest time and the largest number of free slots."""
-    await line.fetch(
+    await connection.fetch(
         "insert into liveness (provider_id, model_id, free, seen_at)"
         " select provider_id, model_id, max(free), clock_timestamp() - min(age) * interval '1 second'"
         " from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::float8[]) as s(provider_id, model_id, free, age)"
@@ -34,12 +36,12 @@ async def mark_seen(line: "PreparedConnection | Connection", polls: Sequence[See
         " seen_at = greatest(liveness.seen_at, excluded.seen_at)",
         [poll.provider_id for poll in polls],
         [poll.model_id for poll in polls],
-        [poll.free for poll in polls],
+        [poll.free_slots for poll in polls],
         ages,
     )
 
 
-async def mark_picked(database: Database, provider_id: int, model_id: int) -> None:
+async def record_pick(database: Database, provider_id: int, model_id: int) -> None:
     """Record that an order was designated to the provider."""
     async with database.connection() as connection:
         await connection.execute(
@@ -49,6 +51,6 @@ async def mark_picked(database: Database, provider_id: int, model_id: int) -> No
         )
 
 
-async def delete_old(connection: Connection) -> None:
+async def delete_old_polls(connection: Connection) -> None:
     """Delete polls that are older than a day. A provider that returns later ranks like a new provider."""
     await connection.execute("delete from liveness where seen_at < clock_timestamp() - interval '1 day'")

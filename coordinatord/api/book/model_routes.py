@@ -35,7 +35,7 @@ class ModelRoutes:
                     id=name,
                     tag="Models",
                     about=about,
-                    handler=self.list,
+                    handler=self.list_models,
                     query=PAGE_PARAMETERS,
                     replies=(
                         Reply(200, shape=market.ModelList, about="A page of models"),
@@ -47,7 +47,7 @@ class ModelRoutes:
                 )
                 for path, name, about in (
                     ("/v1/models", "listModels", "List the models of the catalogue"),
-                    ("/evm/models", "listModelsOfChain", "List the models of the catalogue: as /v1/models"),
+                    ("/evm/models", "listModelsOfChain", "List the models of the catalogue, like /v1/models"),
                 )
             ),
             Route(
@@ -57,8 +57,8 @@ class ModelRoutes:
                 tag="Models",
                 about="Read one model by its name, which may contain slashes",
                 details=(
-                    "The name is sent as it is or percent-encoded. Its 404 is the one error without `param` and"
-                    " `x-svc-retryable`."
+                    "Send the name unchanged or percent-encoded. The 404 of this route is the only error without"
+                    " `param` and `x-svc-retryable`."
                 ),
                 handler=self.read_model,
                 segments={
@@ -76,7 +76,7 @@ class ModelRoutes:
             ),
         ]
 
-    async def list(self, request: Request) -> Response:
+    async def list_models(self, request: Request) -> Response:
         snapshot, rows = await self.reads.lists.read(lambda database: read_models(database, *read_page_bounds(request)))
         return page_response(request, snapshot, "data", rows, bodies.model_shape, object="list")
 
@@ -86,4 +86,4 @@ class ModelRoutes:
         if found.value is None:
             return responses.model_not_found(name)
         block = found.snapshot.block_number
-        return responses.ok(bodies.model_as_of(found.value, block), snapshot=found.snapshot)
+        return responses.ok(bodies.model_shape_as_of(found.value, block), snapshot=found.snapshot)

@@ -67,10 +67,10 @@ _SELECT_OUTLOOKS: Final = f"""
 
 
 async def read_outlooks(
-    line: PreparedConnection, pollers: Sequence[PollKey]
+    connection: PreparedConnection, pollers: Sequence[PollKey]
 ) -> tuple[Snapshot, dict[PollKey, PollOutlook]]:
     """Return the index snapshot, and the outlook of each poller's next poll."""
-    rows = await line.fetch(
+    rows = await connection.fetch(
         _SELECT_OUTLOOKS, [poller.provider_id for poller in pollers], [poller.model_id for poller in pollers]
     )
     return snapshot_of(rows), {PollKey(row[0], row[1]): PollOutlook(*row[2:8]) for row in rows}

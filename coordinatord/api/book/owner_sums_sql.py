@@ -1,4 +1,4 @@
-"""Sums of an owner's jobs."""
+"""Query on the sums of an owner's jobs."""
 
 import asyncpg
 

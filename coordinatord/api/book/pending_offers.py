@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 OFFER_LIFETIME_MS: Final = 1000  # time in which a provider has to claim the job
 _CLAIM_LEASE_S: Final = 90  # a claim waits up to a minute for its post, and then for its own block
-MAX_UNSTORED_OFFERS: Final = 10_000  # offers that are not stored yet
+MAX_UNSTORED_OFFERS: Final = 10_000  # offers of this process that wait to be stored
 _DELETE_ENDED_INTERVAL_S: Final = 1.0
 
 
@@ -46,28 +46,28 @@ class PendingOffers:
         self._database = database
         self._wake_poll = wake_poll
         self._clock = clock
-        self._taken: dict[tuple[bytes, int], float] = {}  # time at which the offer of a job to a provider ends
+        self._offer_ends: dict[tuple[bytes, int], float] = {}  # time at which the offer of a job to a provider ends
         self._offers_taken = Wake()
-        self._line = database.prepared_connection()
+        self._connection = database.prepared_connection()
 
     def on_offer_notice(self, payload: str) -> None:
         model, _, designated = payload.partition(":")
         if model.isdecimal() and designated.isdecimal():
             self._wake_poll(int(model), int(designated))
 
-    async def take_offers(self, poller: PollKey, free: int, wanted: JobFilter) -> list[PendingJob]:
-        """Return up to `free` jobs that only this provider may claim for the next second."""
-        if free <= 0:
+    async def take_offers(self, poller: PollKey, free_slots: int, job_filter: JobFilter) -> list[PendingJob]:
+        """Return up to `free_slots` jobs that only this provider may claim for the next second."""
+        if free_slots <= 0:
             return []
 
         async def take(connection: Connection) -> list[PendingJob]:
             return await pending_offers_sql.take_offers(
-                connection, poller, free, wanted, milliseconds=OFFER_LIFETIME_MS
+                connection, poller, free_slots, job_filter, milliseconds=OFFER_LIFETIME_MS
             )
 
         jobs = await self._database.transact(take)
         for job in jobs:
-            self._taken[job.posted.job_id, poller.provider_id] = self._clock() + OFFER_LIFETIME_MS / 1000
+            self._offer_ends[job.posted.job_id, poller.provider_id] = self._clock() + OFFER_LIFETIME_MS / 1000
         if jobs:
             self._offers_taken()
         return jobs
@@ -75,16 +75,16 @@ class PendingOffers:
     async def run(self) -> NoReturn:
         """Offer jobs that were not claimed in time to the next provider, until cancelled."""
         while True:
-            next_end = min(self._taken.values(), default=math.inf)
+            next_end = min(self._offer_ends.values(), default=math.inf)
             await self._offers_taken.wait(max(0.0, next_end - self._clock()))
             now = self._clock()
-            ended = [key for key, end in self._taken.items() if end <= now]
+            ended = [key for key, end in self._offer_ends.items() if end <= now]
             for key in ended:
-                del self._taken[key]
+                del self._offer_ends[key]
             if not ended:
                 continue
             try:
-                await pending_offers_sql.notify_unclaimed(self._line, ended)
+                await pending_offers_sql.notify_unclaimed_offers(self._connection, ended)
             except Retryable as error:
                 log.warning("pending offers not passed on", reason=str(error))
 
@@ -103,12 +103,12 @@ class PendingOffers:
             return await pending_offers_sql.read_claimed_terms(connection, job_id, provider_id)
 
 
-async def store_offers(database: Database, offered: Mailbox[PendingJob]) -> NoReturn:
+async def store_offers(database: Database, offers: Mailbox[PendingJob]) -> NoReturn:
     """Store offers. Once a second, delete ended offers of all processes. Drop the offers that the database fails to
     store."""
     next_deletion = 0.0
     while True:
-        jobs = await offered.take(max(0.0, next_deletion - time.monotonic()))
+        jobs = await offers.take(max(0.0, next_deletion - time.monotonic()))
         is_due = time.monotonic() >= next_deletion
         if is_due:
             next_deletion = time.monotonic() + _DELETE_ENDED_INTERVAL_S
@@ -117,6 +117,6 @@ async def store_offers(database: Database, offered: Mailbox[PendingJob]) -> NoRe
                 if jobs:
                     await pending_offers_sql.insert_offers(connection, jobs)
                 if is_due:
-                    await pending_offers_sql.delete_ended(connection)
+                    await pending_offers_sql.delete_ended_offers(connection)
         except Retryable as error:
             log.warning("pending offers not stored", reason=str(error), offers=len(jobs))

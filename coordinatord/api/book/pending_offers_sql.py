@@ -72,7 +72,8 @@ def _pending_job(row: Mapping[str, Any]) -> PendingJob:
 
 async def insert_offers(connection: Connection, jobs: Sequence[PendingJob]) -> None:
     """Store the offers, and notify every process. A stored offer does not change while its post is pending."""
-    by_job = {job.posted.job_id: job for job in jobs}  # only one of two posts of a job can succeed
+    # Keep one offer per job, because only one post of a job can succeed.
+    by_job = {job.posted.job_id: job for job in jobs}
     await connection.fetch(
         f"with put as (insert into pending_offers as o ({_COLUMNS})"
         f" select * from unnest({_ARRAY_PARAMETERS}) on conflict (job_id) do update set {_UPDATED_COLUMNS},"
@@ -85,10 +86,10 @@ async def insert_offers(connection: Connection, jobs: Sequence[PendingJob]) -> N
 
 
 async def take_offers(
-    connection: Connection, poller: PollKey, free: int, wanted: JobFilter, *, milliseconds: int
+    connection: Connection, poller: PollKey, free_slots: int, job_filter: JobFilter, *, milliseconds: int
 ) -> list[PendingJob]:
-    """Lease up to `free` offers to the provider, oldest first, as far as the provider's capacity has room beside its
-    current jobs. Skip offers that the provider may not claim or has received before. Call this in a transaction."""
+    """Lease up to `free_slots` offers to the provider, oldest first, as far as the provider's capacity has room beside
+    its current jobs. Skip offers that the provider may not claim or has received before. Call this in a transaction."""
     await leases_sql.lock_leases(connection, poller.model_id)
     rows = await connection.fetch(
         "with room as (select least($3::bigint, c.room - (select count(*) from leases l where l.provider_id = $1"
@@ -111,24 +112,24 @@ async def take_offers(
         f" returning {_OFFER_COLUMNS}",
         poller.provider_id,
         poller.model_id,
-        free,
-        wanted.min_rate_in,
-        wanted.min_rate_out,
-        wanted.owner,
+        free_slots,
+        job_filter.min_rate_in,
+        job_filter.min_rate_out,
+        job_filter.owner,
         milliseconds,
     )
     return sorted((_pending_job(row) for row in rows), key=lambda job: job.relay_id)
 
 
-async def notify_unclaimed(line: PreparedConnection, taken: Sequence[tuple[bytes, int]]) -> None:
+async def notify_unclaimed_offers(connection: PreparedConnection, taken_offers: Sequence[tuple[bytes, int]]) -> None:
     """Notify every process of the offers that the given providers took last and did not claim."""
-    await line.fetch(
+    await connection.fetch(
         "with lapsed as (select o.model_id, o.designated from pending_offers o"
         " join unnest($1::bytea[], $2::bigint[]) as g(job_id, provider_id) on g.job_id = o.job_id"
         f" where o.claimed_by is null and o.offered_to[cardinality(o.offered_to)] = g.provider_id and {_POST_IS_LIVE})"
         " select pg_notify('outbox_moved', 'offered ' || model_id || ':' || designated) from lapsed",
-        [job_id for job_id, _ in taken],
-        [provider_id for _, provider_id in taken],
+        [job_id for job_id, _ in taken_offers],
+        [provider_id for _, provider_id in taken_offers],
     )
 
 
@@ -160,7 +161,7 @@ async def read_claimed_terms(connection: Connection, job_id: bytes, provider_id:
     return None if row is None else RegisteredJob(posted_order(row), row["pay_sig"])
 
 
-async def delete_ended(connection: Connection) -> int:
+async def delete_ended_offers(connection: Connection) -> int:
     """Delete up to MAX_DELETED_OFFERS offers after their post and claim have ended. End the lease of a job if its claim
     was refused. Return the number of ended leases."""
     freed: int = await connection.fetchval(

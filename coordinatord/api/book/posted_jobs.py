@@ -57,7 +57,7 @@ class PostedJobs:
             return None
         found = await self._search_logs(job_id)
         if found is None:
-            raise Retryable("not_ready", "the index does not know the job yet", retry_after=1)
+            raise Retryable("not_ready", "the index does not know the job yet; try again", retry_after=1)
         log.info("terms read from logs", job=job_id.hex())
         return found
 
@@ -92,15 +92,15 @@ class PostedJobs:
         }
         return await self.registry.rpc.call_as(list[ChainLog], "eth_getLogs", query)
 
-    def _decode_post(self, found: ChainLog, job_id: bytes) -> RegisteredJob:
+    def _decode_post(self, log_of_post: ChainLog, job_id: bytes) -> RegisteredJob:
         try:
-            event = self.decoder.decode(found)
+            event = self.decoder.decode(log_of_post)
         except Refused as broken:
-            raise _false_log_error(f"its log of a post is malformed: {broken}") from broken
+            raise _false_log_error(f"the log of a post is malformed: {broken}") from broken
         if not isinstance(event, contract_events.JobPosted) or event.job_id != job_id:
-            raise _false_log_error("it returned the log of another job")
+            raise _false_log_error("the log is of another job")
         return RegisteredJob(posted_order(msgspec.structs.asdict(event)), event.pay_sig)
 
 
-def _false_log_error(how: str) -> Retryable:
-    return Retryable("chain_unreachable", f"the node returned false data: {how}")
+def _false_log_error(detail: str) -> Retryable:
+    return Retryable("chain_unreachable", f"the node returned false data: {detail}")

@@ -20,12 +20,14 @@ _COLUMNS: Final = ", ".join(
 _POSTED_BY_IDS: Final = f"select {_COLUMNS} from jobs j where j.job_id = any($1)"
 
 
-async def read_posted(line: PreparedConnection, job_ids: Sequence[bytes]) -> dict[bytes, RegisteredJob | None]:
+async def read_posted_terms(
+    connection: PreparedConnection, job_ids: Sequence[bytes]
+) -> dict[bytes, RegisteredJob | None]:
     """Return the terms of each job, None for a job that the index does not know."""
     found: dict[bytes, RegisteredJob | None] = dict.fromkeys(job_ids)
     found |= {
         row["job_id"]: RegisteredJob(posted_order(row), row["pay_sig"])
-        for row in await line.fetch(_POSTED_BY_IDS, job_ids)
+        for row in await connection.fetch(_POSTED_BY_IDS, job_ids)
     }
     return found
 

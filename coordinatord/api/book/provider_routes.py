@@ -22,7 +22,7 @@ from coordinatord.http.routing import (
     malformed_replies,
 )
 
-_MODEL_PARAMETER = {"model": Parameter(QueryUint(32), "asks for the model of this id", example=1)}
+_MODEL_PARAMETER = {"model": Parameter(QueryUint(32), "only asks for the model with this id", example=1)}
 
 
 @attrs.frozen(slots=True)
@@ -44,7 +44,7 @@ class ProviderRoutes:
                 paged=True,
             )
 
-        window = {"sla": Parameter(QueryUint(32), "asks for this window, in seconds")}
+        window = {"sla": Parameter(QueryUint(32), "only asks for this window, in seconds")}
         filters = {"listAsks": _MODEL_PARAMETER, "listFloors": _MODEL_PARAMETER | window}
         return [
             paged_route("listAsks", "/evm/asks", "List asks of listed providers", market.AskList, self.list_asks),
@@ -55,7 +55,9 @@ class ProviderRoutes:
                 market.FloorList,
                 self.list_floors,
             ),
-            paged_route("listProviders", "/evm/providers", "List providers by id", market.ProviderList, self.list),
+            paged_route(
+                "listProviders", "/evm/providers", "List providers by id", market.ProviderList, self.list_providers
+            ),
             paged_route(
                 "listAllowlist", "/evm/allowlist", "List the escrow allowlist", market.Allowlist, self.list_allowlist
             ),
@@ -90,7 +92,7 @@ class ProviderRoutes:
         )
         return page_response(request, snapshot, "floors", rows, bodies.floor_shape)
 
-    async def list(self, request: Request) -> Response:
+    async def list_providers(self, request: Request) -> Response:
         snapshot, rows = await self.reads.lists.read(
             lambda database: read_providers(database, *read_page_bounds(request))
         )
@@ -100,11 +102,11 @@ class ProviderRoutes:
         snapshot, rows = await self.reads.lists.read(
             lambda database: read_allowlist(database, *read_page_bounds(request))
         )
-        return page_response(request, snapshot, "entries", rows, bodies.allowlist_entry)
+        return page_response(request, snapshot, "entries", rows, bodies.allowlist_entry_shape)
 
     async def read_provider(self, request: Request) -> Response:
         found = await self.reads.provider.get(request.path["id"])
         if found.value is None:
             return responses.not_found(NoSuchObject("provider"))
         block = found.snapshot.block_number
-        return responses.ok(bodies.provider_as_of(found.value, block), snapshot=found.snapshot)
+        return responses.ok(bodies.provider_shape_as_of(found.value, block), snapshot=found.snapshot)

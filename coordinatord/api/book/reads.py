@@ -37,12 +37,12 @@ class IndexReads:
         # The position always comes from the primary, because the answers of standbys are compared with this position.
         position = FreshValue(database.prepared_connection(), read_snapshot)
         return cls(
-            job=BatchedReads(prepared_source(database, replicas, position), _key_reader(jobs_sql.read_by_ids)),
+            job=BatchedReads(prepared_source(database, replicas, position), _key_reader(jobs_sql.read_jobs_by_ids)),
             model=BatchedReads(
-                prepared_source(database, replicas, position), _key_reader(registries_sql.read_by_names)
+                prepared_source(database, replicas, position), _key_reader(registries_sql.read_models_by_names)
             ),
             provider=BatchedReads(
-                prepared_source(database, replicas, position), _key_reader(registries_sql.read_by_ids)
+                prepared_source(database, replicas, position), _key_reader(registries_sql.read_providers_by_ids)
             ),
             position=position,
             pace=BlockPace(database),
@@ -53,10 +53,10 @@ class IndexReads:
 def _key_reader(
     read: Callable[[PreparedConnection, list[K]], Awaitable[tuple[Snapshot, dict[K, V]]]],
 ) -> Callable[[IndexSource[PreparedConnection], list[K]], Awaitable[dict[K, IndexRead[V]]]]:
-    """Return a reader for `BatchedReads` that reads from a standby if one has the same block as the primary."""
+    """Return a reader for `BatchedReads`. It reads from a standby that has the same block as the primary, if any."""
 
     async def read_keys(source: IndexSource[PreparedConnection], keys: list[K]) -> tuple[Snapshot, dict[K, V]]:
-        return await source.read(lambda line: read(line, keys))
+        return await source.read(lambda connection: read(connection, keys))
 
     return with_snapshot(read_keys)
 

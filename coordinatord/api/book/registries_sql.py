@@ -107,8 +107,10 @@ _PROVIDERS_BY_IDS: Final = (
 )
 
 
-async def read_by_ids(line: PreparedConnection, provider_ids: Sequence[int]) -> tuple[Snapshot, dict[int, ProviderRow]]:
-    rows = await line.fetch(_PROVIDERS_BY_IDS, provider_ids)
+async def read_providers_by_ids(
+    connection: PreparedConnection, provider_ids: Sequence[int]
+) -> tuple[Snapshot, dict[int, ProviderRow]]:
+    rows = await connection.fetch(_PROVIDERS_BY_IDS, provider_ids)
     return snapshot_of(rows), {row["provider_id"]: _provider_row(row) for row in rows if row["provider_id"] is not None}
 
 
@@ -141,10 +143,12 @@ _MODELS_BY_NAMES: Final = (
 )
 
 
-async def read_by_names(line: PreparedConnection, names: Sequence[str]) -> tuple[Snapshot, dict[str, ModelRow]]:
+async def read_models_by_names(
+    connection: PreparedConnection, names: Sequence[str]
+) -> tuple[Snapshot, dict[str, ModelRow]]:
     """Return models by name. Names are not unique on the chain. If several models have a name, an enabled model takes
     precedence, then the oldest model."""
-    rows = await line.fetch(_MODELS_BY_NAMES, names)
+    rows = await connection.fetch(_MODELS_BY_NAMES, names)
     return snapshot_of(rows), {row["name"]: _model_row(row) for row in rows if row["name"] is not None}
 
 

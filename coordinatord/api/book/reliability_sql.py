@@ -1,7 +1,7 @@
 """Reliability of providers: how the jobs that they claimed ended in the last seven days, by model and over all models.
 
-The janitor recounts the table from an index of ended jobs, so a reorg needs no undo. Counting a million ended jobs
-takes seconds. The pause before the next count is many times as long as the count.
+The janitor recounts the table from an index of ended jobs, so the table needs no undo after a reorg. Counting a million
+ended jobs takes seconds. The pause before the next count is many times as long as the count.
 """
 
 import time
@@ -79,16 +79,16 @@ _RECOUNT: Final = (
 
 
 @attrs.define(slots=True)
-class ReliabilitySums:
+class ReliabilityCounter:
     """Recounts the table `reliability`. The janitor calls `refresh` at each sweep."""
 
     clock: Callable[[], float] = time.monotonic
-    _due: float = attrs.field(default=0.0, init=False)
+    _next_count_at: float = attrs.field(default=0.0, init=False)
 
     async def refresh(self, connection: Connection) -> None:
         """Recount the table if a count is due."""
         began = self.clock()
-        if began < self._due:
+        if began < self._next_count_at:
             return
         await connection.execute(_RECOUNT, RELIABILITY_PERIOD_S)
-        self._due = self.clock() + _PAUSE_TO_COUNT_RATIO * (self.clock() - began)
+        self._next_count_at = self.clock() + _PAUSE_TO_COUNT_RATIO * (self.clock() - began)

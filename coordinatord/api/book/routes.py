@@ -12,9 +12,9 @@ from common.api.member_texts import MEMBER_TEXTS, NO_EXAMPLE
 from coordinatord.api.book import bodies
 from coordinatord.api.book.job_pages_sql import JobFilter, read_page
 from coordinatord.api.book.owner_sums_sql import read_summary
-from coordinatord.api.book.polls import Poll, PollAnswer, Polls, build_poll
+from coordinatord.api.book.polls import Poll, PollAnswer, PollService, build_poll
 from coordinatord.api.book.reads import IndexReads
-from coordinatord.api.book.why import WhyReads
+from coordinatord.api.book.why import UnclaimedJobExplainer
 from coordinatord.base.outcomes import NoSuchObject, Unauthorised
 from coordinatord.http import relay_responses, responses
 from coordinatord.http.caller_limits import TokenBuckets
@@ -32,26 +32,30 @@ from coordinatord.http.routing import (
 from coordinatord.http.streaming import HeldResponse
 
 _REQUESTS_PER_SECOND_OF_WALK: Final = 100  # each 10 ms of a walk counts as one request of the caller
-_FILTERS = {
+_JOB_PARAMETERS = {
     "state": Parameter(
         Choice(("Open", "Claimed", "Settled", "Cancelled")),
-        "jobs in this state; `Cancelled` covers every job that ended without a result",
+        "only jobs in this state; `Cancelled` covers every job that ended without a result",
         example="Open",
     ),
-    "model": Parameter(QueryUint(32), "jobs of the model of this id", example=1),
-    "provider": Parameter(QueryUint(32), "jobs claimed by the provider of this id"),
-    "owner": Parameter(ADDRESS, "jobs of this wallet"),
-    "min_rate_in": Parameter(QueryUint(128), "jobs that pay at least this for 10^6 input units, in base units"),
-    "min_rate_out": Parameter(QueryUint(128), "jobs that pay at least this for 10^6 output units, in base units"),
-    "posted_before": Parameter(QueryUint(63), "jobs posted at or before this block"),
+    "model": Parameter(QueryUint(32), "only jobs of the model with this id", example=1),
+    "provider": Parameter(QueryUint(32), "only jobs claimed by the provider with this id"),
+    "owner": Parameter(ADDRESS, "only jobs that this wallet owns"),
+    "min_rate_in": Parameter(
+        QueryUint(128), "only jobs that pay at least this rate for 10^6 input units, in base units"
+    ),
+    "min_rate_out": Parameter(
+        QueryUint(128), "only jobs that pay at least this rate for 10^6 output units, in base units"
+    ),
+    "posted_before": Parameter(QueryUint(63), "only jobs posted at or before this block"),
     "order": Parameter(
         Choice(("oldest", "newest")),
         "order of the posts: `oldest` first (the default) or `newest`; a poll leases the oldest jobs in either order",
     ),
     "free": Parameter(
         QueryUint(32),
-        "a provider's poll: the number of jobs that it wants to hold, including those that it holds already; 0 leases"
-        " no more",
+        "makes the request a provider's poll: number of jobs that the provider wants to hold in total, including jobs"
+        " that it holds already; 0 leases no more jobs",
     ),
     "wait": Parameter(
         QueryUint(32, 0, limits.MAX_POLL_WAIT_S),
@@ -60,7 +64,7 @@ _FILTERS = {
     ),
     "pending": Parameter(
         Choice(("0", "1")),
-        "`1`: a poll with free slots is also offered jobs whose post is under way, in `pending`",
+        "`1`: also offer jobs whose post is not mined yet, in `pending`, to a poll with free slots",
     ),
 }
 
@@ -89,8 +93,8 @@ class BookRoutes:
     """`buckets` limits requests per caller. A page that walks many rows counts as several requests."""
 
     reads: IndexReads
-    polls: Polls
-    why: WhyReads
+    polls: PollService
+    explainer: UnclaimedJobExplainer
     buckets: TokenBuckets
     clock: Callable[[], float] = time.monotonic
 
@@ -103,17 +107,16 @@ class BookRoutes:
                 tag="Job book",
                 about="List jobs; with `free`, poll for jobs to claim",
                 details=(
-                    "All filters are optional. With `free` the request is a provider's poll. It needs a provider's"
-                    " session, `state=Open` and `model`. It reports that the provider is live with so many free slots"
-                    " for the model, leases it up to that many jobs (open bids, and orders designated to it, the oldest"
-                    " first), and returns the jobs that it holds, earlier ones included. A job is returned with every"
-                    " poll until it is claimed or its lease has expired, so claim at once what the latest answer lists."
-                    " A job that was cancelled a moment ago may still be among them. With `wait` the answer comes as"
-                    " soon as there is a job, or without one when the time is over; sooner when the caller has too many"
-                    " waiting requests."
+                    "All filters are optional. With `free`, the request is a provider's poll. A poll needs a provider's"
+                    " session, `state=Open` and `model`. It records the provider as live with this many free slots for"
+                    " the model, leases jobs to the provider (open bids, and orders designated to the provider, oldest"
+                    " first), and returns all jobs that the provider holds. Every poll returns a job until the job is"
+                    " claimed or its lease expires, so claim the listed jobs at once. A job that was cancelled a moment"
+                    " ago may still be listed. With `wait`, the answer comes as soon as there is a job, or without a"
+                    " job when the time is over. It comes earlier if the caller has too many waiting requests."
                 ),
-                handler=self.list,
-                query={**_FILTERS, **PAGE_PARAMETERS},
+                handler=self.list_jobs,
+                query={**_JOB_PARAMETERS, **PAGE_PARAMETERS},
                 replies=(
                     Reply(200, shape=jobs.JobList, about="A page of jobs", example=_OPEN_EXAMPLE),
                     *malformed_replies(),
@@ -130,10 +133,10 @@ class BookRoutes:
                 path="/evm/jobs/summary",
                 id="getOwnerSummary",
                 tag="Job book",
-                about="Sum up an owner's jobs",
+                about="Summarise an owner's jobs",
                 handler=self.read_summary,
-                query={"owner": Parameter(ADDRESS, "wallet that ordered", required=True)},
-                replies=(Reply(200, shape=jobs.Summary, about="The sums"), *malformed_replies(), *INDEX_REPLIES),
+                query={"owner": Parameter(ADDRESS, "wallet that owns the jobs", required=True)},
+                replies=(Reply(200, shape=jobs.Summary, about="The summary"), *malformed_replies(), *INDEX_REPLIES),
                 index_backed=True,
             ),
             Route(
@@ -162,8 +165,8 @@ class BookRoutes:
                     "For an open job, the answer lists every provider that polls or asks for its model, the reasons"
                     " that keep each provider from the job, and the changes that would help. `takes` means that the"
                     " provider's next poll would lease it the job and that the job meets its asks; the provider may"
-                    " still leave it. The answer is up to a second old. For a claimed or ended job, it has the verdict"
-                    " alone."
+                    " still decline it. The answer is up to a second old. For a claimed or ended job, it has the"
+                    " verdict alone."
                 ),
                 handler=self.explain_job,
                 segments={"id": Parameter(BYTES32, "id of the job", example=MEMBER_TEXTS["job_id"].example)},
@@ -178,9 +181,9 @@ class BookRoutes:
             ),
         ]
 
-    async def list(self, request: Request) -> Response | HeldResponse:
+    async def list_jobs(self, request: Request) -> Response | HeldResponse:
         query = request.query
-        wanted = JobFilter(
+        job_filter = JobFilter(
             state=query.get("state"),
             model_id=query.get("model"),
             provider_id=query.get("provider"),
@@ -192,9 +195,9 @@ class BookRoutes:
         )
         limit, offset = read_page_bounds(request)
         if request.session is None:
-            return await self._page_response(request, wanted, limit, offset)
-        pending = query.get("pending") == "1"
-        poll = build_poll(request.session, wanted, query["free"], limit, offset, pending=pending)
+            return await self._page_response(request, job_filter, limit, offset)
+        wants_offers = query.get("pending") == "1"
+        poll = build_poll(request.session, job_filter, query["free"], limit, offset, wants_offers=wants_offers)
         if isinstance(poll, Unauthorised):
             return relay_responses.unauthorised_response(poll)
         seconds: int = query.get("wait", 0)
@@ -208,17 +211,17 @@ class BookRoutes:
         return HeldResponse(answer)
 
     async def _poll_response(self, request: Request, leased: PollAnswer) -> Response:
-        more: dict[str, object] = {}
-        if leased.pending is not None:
-            more["pending"] = [bodies.pending_job_shape(job) for job in leased.pending]
+        extra_members: dict[str, object] = {}
+        if leased.offers is not None:
+            extra_members["pending"] = [bodies.pending_job_shape(job) for job in leased.offers]
         if contexts := await self.polls.read_trace_contexts(leased):
-            more["traces"] = bodies.trace_shapes(contexts)
-        return page_response(request, leased.snapshot, "jobs", leased.rows, bodies.job_shape, **more)
+            extra_members["traces"] = bodies.trace_shapes(contexts)
+        return page_response(request, leased.snapshot, "jobs", leased.rows, bodies.job_shape, **extra_members)
 
-    async def _page_response(self, request: Request, wanted: JobFilter, limit: int, offset: int) -> Response:
+    async def _page_response(self, request: Request, job_filter: JobFilter, limit: int, offset: int) -> Response:
         began = self.clock()
-        snapshot, rows = await self.reads.lists.read(lambda database: read_page(database, wanted, limit, offset))
-        if not wanted.has_counts:  # PostgreSQL walked rows up to the page
+        snapshot, rows = await self.reads.lists.read(lambda database: read_page(database, job_filter, limit, offset))
+        if not job_filter.has_counts:  # PostgreSQL walked rows up to the page
             await self.buckets.wait_and_take(request.caller, (self.clock() - began) * _REQUESTS_PER_SECOND_OF_WALK)
         return page_response(request, snapshot, "jobs", rows, bodies.job_shape)
 
@@ -227,11 +230,11 @@ class BookRoutes:
         return responses.ok(bodies.summary_shape(rows, snapshot.block_number), snapshot=snapshot)
 
     async def explain_job(self, request: Request) -> Response:
-        found = await self.why.read(request.path["id"])
+        found = await self.explainer.explain(request.path["id"])
         return responses.not_found(found) if isinstance(found, NoSuchObject) else responses.ok(found)
 
     async def read_job(self, request: Request) -> Response:
         found = await self.reads.job.get(request.path["job_id"])
         if found.value is None:
             return responses.not_found(NoSuchObject("job"))
-        return responses.ok(bodies.job_as_of(found.value, found.snapshot.block_number), snapshot=found.snapshot)
+        return responses.ok(bodies.job_shape_as_of(found.value, found.snapshot.block_number), snapshot=found.snapshot)

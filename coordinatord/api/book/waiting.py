@@ -24,14 +24,14 @@ _FREEING_EVENTS: Final = frozenset({EventKind.SETTLED, EventKind.FAILED, EventKi
 class WaitingPoll:
     """Poll that waits. Call `wait` from the task of the poll, in an asyncio loop."""
 
-    __slots__ = ("_future", "_looking", "_woken", "free", "heard", "pending", "poller")
+    __slots__ = ("_future", "_is_searching", "_woken", "free_slots", "news_seen", "poller", "wants_offers")
 
-    def __init__(self, poller: PollKey, free: int, heard: int, *, pending: bool = False) -> None:
+    def __init__(self, poller: PollKey, free_slots: int, news_seen: int, *, wants_offers: bool = False) -> None:
         self.poller = poller
-        self.free = free
-        self.pending = pending
-        self.heard = heard  # number of the last news that woke the poll, or that came before the poll
-        self._woken = self._looking = False
+        self.free_slots = free_slots
+        self.wants_offers = wants_offers
+        self.news_seen = news_seen  # number of the last news that woke the poll, or that came before the poll
+        self._woken = self._is_searching = False
         self._future: asyncio.Future[None] | None = None
 
     async def wait(self, seconds: float) -> bool:
@@ -41,16 +41,16 @@ class WaitingPoll:
             with anyio.move_on_after(seconds):
                 await self._future
             self._future = None
-        self._looking, self._woken = self._woken, False
-        return self._looking
+        self._is_searching, self._woken = self._woken, False
+        return self._is_searching
 
-    def mark_looked(self) -> None:
+    def mark_searched(self) -> None:
         """Record that the poll has looked for jobs since it was woken."""
-        self._looking = False
+        self._is_searching = False
 
     @property
-    def has_not_looked(self) -> bool:
-        return self._woken or self._looking
+    def is_search_pending(self) -> bool:
+        return self._woken or self._is_searching
 
     def wake(self) -> None:
         self._woken = True
@@ -65,17 +65,17 @@ class WaitingPolls:
     """Waiting polls of a process. `on_events` watches the event hub, `wake_for_offer` the notices of pending offers."""
 
     def __init__(self) -> None:
-        self._of_model: defaultdict[int, PollQueue] = defaultdict(dict)
-        self._of_provider: defaultdict[int, PollQueue] = defaultdict(dict)
+        self._by_model: defaultdict[int, PollQueue] = defaultdict(dict)
+        self._by_provider: defaultdict[int, PollQueue] = defaultdict(dict)
         self._news_count = 0  # grows with each batch of events and each offer
         self.closed = False
 
     @contextmanager
-    def register(self, poller: PollKey, free: int, *, pending: bool = False) -> Iterator[WaitingPoll]:
+    def register(self, poller: PollKey, free_slots: int, *, wants_offers: bool = False) -> Iterator[WaitingPoll]:
         """Register a poll while the block runs. Look for jobs inside the block, so that no news after the look is
         missed."""
-        poll = WaitingPoll(poller, free, self._news_count, pending=pending)
-        queues = ((self._of_model, poller.model_id), (self._of_provider, poller.provider_id))
+        poll = WaitingPoll(poller, free_slots, self._news_count, wants_offers=wants_offers)
+        queues = ((self._by_model, poller.model_id), (self._by_provider, poller.provider_id))
         for queue, key in queues:
             queue[key][poll] = None
         try:
@@ -85,7 +85,7 @@ class WaitingPolls:
                 del queue[key][poll]
                 if not queue[key]:
                     del queue[key]
-            if poll.has_not_looked and not self.closed:
+            if poll.is_search_pending and not self.closed:
                 self.wake_another(poll)
                 self.wake_another_for_offer(poll)
 
@@ -94,45 +94,49 @@ class WaitingPolls:
         self._news_count += 1
         self.closed = self.closed or not events
         if self.closed or any(event.kind is EventKind.RESET for event in events):
-            for queue in [*self._of_model.values()]:
+            for queue in [*self._by_model.values()]:
                 _wake_all(queue)
             return
         bids: Counter[int] = Counter()
         for event in events:
             if _may_open_job(event):
                 if event.designated:
-                    _wake_all(self._of_provider.get(event.designated, ()))
+                    _wake_all(self._by_provider.get(event.designated, ()))
                 else:
                     bids[event.model_id] += 1
             elif event.kind in _FREEING_EVENTS and event.takes_back is None:
-                _wake_all(self._of_provider.get(event.provider_id, ()))  # the provider may have been at its capacity
+                _wake_all(self._by_provider.get(event.provider_id, ()))  # the provider may have been at its capacity
         for model_id, jobs in bids.items():
-            self._wake_for(self._of_model.get(model_id, ()), model_id, jobs)
+            self._wake_for(self._by_model.get(model_id, ()), model_id, jobs)
 
     def wake_for_offer(self, model_id: int, designated: int) -> None:
         """Wake the poll that has waited longest among the polls that may take this offer."""
         self._news_count += 1
-        queue = self._of_provider.get(designated, ()) if designated else self._of_model.get(model_id, ())
+        queue = self._by_provider.get(designated, ()) if designated else self._by_model.get(model_id, ())
         self._wake_for(queue, model_id, 1, is_offer=True)
 
     def wake_another(self, poll: WaitingPoll) -> None:
         """Wake another poll for a job that this poll cannot take."""
         model_id = poll.poller.model_id
-        self._wake_for(self._of_model.get(model_id, ()), model_id, 1)
+        self._wake_for(self._by_model.get(model_id, ()), model_id, 1)
 
     def wake_another_for_offer(self, poll: WaitingPoll) -> None:
         """Wake another poll for an offer that `poll` did not take."""
         model_id = poll.poller.model_id
-        self._wake_for(self._of_model.get(model_id, ()), model_id, 1, is_offer=True)
+        self._wake_for(self._by_model.get(model_id, ()), model_id, 1, is_offer=True)
 
     def _wake_for(self, queue: Iterable[WaitingPoll], model_id: int, jobs: int, *, is_offer: bool = False) -> None:
         for poll in queue:
             if jobs <= 0:
                 return
-            if poll.poller.model_id == model_id and poll.heard < self._news_count and (poll.pending or not is_offer):
-                poll.heard = self._news_count
+            if (
+                poll.poller.model_id == model_id
+                and poll.news_seen < self._news_count
+                and (poll.wants_offers or not is_offer)
+            ):
+                poll.news_seen = self._news_count
                 poll.wake()
-                jobs -= poll.free
+                jobs -= poll.free_slots
 
 
 def _may_open_job(event: LoggedEvent) -> bool:

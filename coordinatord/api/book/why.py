@@ -1,4 +1,4 @@
-"""Explanation why a job is unclaimed: the providers that could take it, the reasons of the others, and helpful changes.
+"""Explanation of why a job is unclaimed: providers that could take it, reasons of the others, and changes that help.
 
 The answer contains public data of the chain and the quotes. It also contains the lease of this job, because the holder
 of the lease is about to claim the job publicly. A provider's other leases and its number of free slots stay private.
@@ -20,7 +20,7 @@ from coordinatord.api.book.funding import FundsChecker
 from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.book.why_changes import helpful_changes
-from coordinatord.api.book.why_reasons import reasons_of_job, sort_standings, standing_of
+from coordinatord.api.book.why_reasons import assess_provider, reasons_of_job, sort_assessments
 from coordinatord.api.book.why_sql import OpenJob, ProviderFacts
 from coordinatord.api.book.why_verdict import verdict_on_claimed_or_ended, verdict_on_open
 from coordinatord.base.errors import Retryable
@@ -31,40 +31,40 @@ from coordinatord.storage.database.snapshot_sql import Snapshot
 
 # Lifetime of a cached answer, unless a new block is indexed earlier.
 _CACHE_LIFETIME_S: Final = 1.0
-_MAX_KEPT_ANSWERS: Final = 4096
+_MAX_CACHED_ANSWERS: Final = 4096
 _MAX_CONCURRENT_READS: Final = 1  # an answer about an open job takes PostgreSQL about 20 ms
 _MAX_WAITING_REQUESTS: Final = 64
 _MAX_PROVIDERS: Final = 50
 
 
 @attrs.define(slots=True)
-class WhyReads:
-    """Reader of the answers. `funding` must not be shared with polls, so that explanations do not delay polls with
-    requests to the node."""
+class UnclaimedJobExplainer:
+    """Explains why jobs are unclaimed, and caches the explanations. `funding` must not be shared with polls, so that
+    explanations do not delay polls with requests to the node."""
 
     reads: IndexReads
     funding: FundsChecker
     liveness_ms: int
     clock: Callable[[], float] = time.monotonic
-    _kept: dict[bytes, tuple[float, Snapshot, why.Why]] = attrs.field(factory=dict, init=False)
-    _turns: anyio.CapacityLimiter = attrs.field(
+    _cache: dict[bytes, tuple[float, Snapshot, why.Why]] = attrs.field(factory=dict, init=False)
+    _read_limiter: anyio.CapacityLimiter = attrs.field(
         factory=lambda: anyio.CapacityLimiter(_MAX_CONCURRENT_READS), init=False
     )
 
-    async def read(self, job_id: bytes) -> why.Why | NoSuchObject:
+    async def explain(self, job_id: bytes) -> why.Why | NoSuchObject:
         found = await self.reads.job.get(job_id)
         if found.value is None:
             return NoSuchObject("job")
-        kept = self._kept.get(job_id)
-        if kept is not None and kept[1] == found.snapshot and self.clock() - kept[0] < _CACHE_LIFETIME_S:
-            return kept[2]
+        cached = self._cache.get(job_id)
+        if cached is not None and cached[1] == found.snapshot and self.clock() - cached[0] < _CACHE_LIFETIME_S:
+            return cached[2]
         if found.value.state == JobState.OPEN:
             answer = await self._explain_open(found.value)
         else:
             answer = _explain_claimed_or_ended(found.value, found.snapshot)
-        if len(self._kept) >= _MAX_KEPT_ANSWERS:
-            self._kept.clear()
-        self._kept[job_id] = (self.clock(), found.snapshot, answer)
+        if len(self._cache) >= _MAX_CACHED_ANSWERS:
+            self._cache.clear()
+        self._cache[job_id] = (self.clock(), found.snapshot, answer)
         return answer
 
     async def _explain_open(self, row: JobRow) -> why.Why:
@@ -75,10 +75,10 @@ class WhyReads:
                     return snapshot, None
                 return snapshot, (job, await why_sql.read_providers(connection, job, self.liveness_ms))
 
-        if self._turns.statistics().tasks_waiting >= _MAX_WAITING_REQUESTS:
+        if self._read_limiter.statistics().tasks_waiting >= _MAX_WAITING_REQUESTS:
             message = "too many requests to explain unclaimed jobs are waiting; try again"
             raise Retryable("busy", message, retry_after=1)
-        async with self._turns:
+        async with self._read_limiter:
             _, read = await self.reads.lists.read(read_facts)
         if read is None:  # the job's state changed after its row was read
             found = await self.reads.job.get(row.job_id)
@@ -89,19 +89,19 @@ class WhyReads:
 
 def explain_open_job(job: OpenJob, providers: Sequence[ProviderFacts], funds: Funds) -> why.Why:
     """Return why an open job is unclaimed."""
-    shared = reasons_of_job(job, funds)
-    standings = sort_standings([standing_of(job, provider, shared) for provider in providers])
-    verdict, text = verdict_on_open(job, shared, standings)
+    job_reasons = reasons_of_job(job, funds)
+    assessments = sort_assessments([assess_provider(job, provider, job_reasons) for provider in providers])
+    verdict, text = verdict_on_open(job, job_reasons, assessments)
     return why.Why(
         hex_of(job.row.job_id),
         job.row.state,
         verdict,
         text,
         tuple(
-            why.WhyProvider(str(one.provider.provider_id), one.would_take, one.reasons)
-            for one in standings[:_MAX_PROVIDERS]
+            why.WhyProvider(str(each.provider.provider_id), each.would_take, each.reasons)
+            for each in assessments[:_MAX_PROVIDERS]
         ),
-        tuple(helpful_changes(job, standings, funds)),
+        tuple(helpful_changes(job, assessments, funds)),
         str(job.snapshot.block_number),
     )
 

@@ -11,7 +11,7 @@ from coordinatord.chain.contracts.payment_token import Funds
 
 
 @attrs.frozen(slots=True)
-class ProviderStanding:
+class ProviderAssessment:
     """Reasons that keep a provider from a job, the most important first. Without any reason, the provider's next poll
     takes the job."""
 
@@ -49,25 +49,25 @@ def _job_reasons(job: OpenJob, funds: Funds) -> Iterator[tuple[str, str]]:
         )
 
 
-def standing_of(job: OpenJob, provider: ProviderFacts, shared: Sequence[why.WhyReason]) -> ProviderStanding:
-    """Return the reasons that keep a provider from a job. `shared` are the reasons that keep every provider from the
-    job."""
-    own = [
+def assess_provider(job: OpenJob, provider: ProviderFacts, job_reasons: Sequence[why.WhyReason]) -> ProviderAssessment:
+    """Return the reasons that keep a provider from a job. `job_reasons` are the reasons that keep every provider from
+    the job."""
+    provider_only = [
         why.WhyReason(code, text, why.PROVIDER_REASON_REMEDIES[code]) for code, text in _provider_reasons(job, provider)
     ]
-    return ProviderStanding(provider, (*shared, *own))
+    return ProviderAssessment(provider, (*job_reasons, *provider_only))
 
 
 def _provider_reasons(open_job: OpenJob, provider: ProviderFacts) -> Iterator[tuple[str, str]]:
     job = open_job.row
-    holds = open_job.leased_to == provider.provider_id
+    holds_lease = open_job.leased_to == provider.provider_id
     if not provider.listed:
         yield "not_listed", "the market's admin does not list the provider"
     if not provider.allowed:
         yield "model_not_allowed", "the market's admin does not allow the provider to run the model"
     if job.designated not in (0, provider.provider_id):
         yield "designated", f"the order is for provider {job.designated} alone"
-    if not provider.wants:
+    if not provider.meets_ask:
         yield _mismatch_reason(job, provider)
     if not provider.live:
         never = provider.seconds_since_poll is None
@@ -77,16 +77,17 @@ def _provider_reasons(open_job: OpenJob, provider: ProviderFacts) -> Iterator[tu
             else f"the provider last polled {provider.seconds_since_poll} s ago"
         )
         yield "not_live", text
-    if holds:
+    if holds_lease:
         return
     if provider.active_jobs >= provider.capacity:
         yield "full", f"the provider holds {provider.active_jobs} claimed jobs, and its capacity is {provider.capacity}"
     elif provider.free_capacity <= 0:
         yield "no_free_slots", "the provider has no room for another job now"
-    elif open_job.ahead + provider.ahead >= provider.free_capacity:
+    elif open_job.older_bids + provider.older_orders >= provider.free_capacity:
         yield (
             "behind_others",
-            f"{open_job.ahead + provider.ahead} older jobs come first, and the provider has no room for more",
+            f"{open_job.older_bids + provider.older_orders} older jobs come first, and the provider has no room"
+            " for more",
         )
     if open_job.leased_to:
         yield "leased", f"the job is offered to provider {open_job.leased_to} for {open_job.seconds_left} s more"
@@ -98,7 +99,7 @@ def _mismatch_reason(job: JobRow, provider: ProviderFacts) -> tuple[str, str]:
     for ask in provider.asks:
         if ask.sla == job.sla_secs:
             asked, paid = f"{ask.rate_in} in and {ask.rate_out} out", f"{job.rate_in} in and {job.rate_out} out"
-            return "price", f"it asks {asked}; the order pays {paid}"
+            return "price", f"the provider asks {asked}; the order pays {paid}"
     windows = ", ".join(str(ask.sla) for ask in provider.asks)
     return (
         "window",
@@ -106,13 +107,13 @@ def _mismatch_reason(job: JobRow, provider: ProviderFacts) -> tuple[str, str]:
     )
 
 
-def sort_standings(standings: Sequence[ProviderStanding]) -> list[ProviderStanding]:
+def sort_assessments(assessments: Sequence[ProviderAssessment]) -> list[ProviderAssessment]:
     """Sort providers: first providers that take the job, then live providers, then listed providers, then providers
     with fewer reasons."""
 
-    def rank(standing: ProviderStanding) -> tuple[bool, bool, bool, int, int]:
-        provider = standing.provider
-        reasons = len(standing.reasons)
-        return not standing.would_take, not provider.live, not provider.listed, reasons, provider.provider_id
+    def rank(assessment: ProviderAssessment) -> tuple[bool, bool, bool, int, int]:
+        provider = assessment.provider
+        reasons = len(assessment.reasons)
+        return not assessment.would_take, not provider.live, not provider.listed, reasons, provider.provider_id
 
-    return sorted(standings, key=rank)
+    return sorted(assessments, key=rank)

@@ -19,14 +19,13 @@ from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snaps
 _MAX_LISTED_POLLERS: Final = 100
 _MAX_UNLISTED_POLLERS: Final = 10  # few, because anyone may register and poll
 _MAX_ASKERS: Final = 100
-# For each provider.
 _MAX_WINDOWS_PER_PROVIDER: Final = 16
 
 
 @attrs.frozen(slots=True)
 class OpenJob:
     """Open job. `leased_to` is 0 while the job is held back, and None for a free job. `seconds_left` is the time until
-    the job's lease expires. `ahead` is the number of older free bids for the model."""
+    the job's lease expires. `older_bids` is the number of older free bids for the model."""
 
     row: JobRow
     snapshot: Snapshot
@@ -35,7 +34,7 @@ class OpenJob:
     key_lost: bool
     leased_to: int | None
     seconds_left: int
-    ahead: int
+    older_bids: int
 
     @property
     def amount(self) -> int:
@@ -52,9 +51,9 @@ class AskedWindow:
 @attrs.frozen(slots=True)
 class ProviderFacts:
     """Conditions under which a provider leases the job. `seconds_since_poll` refers to the provider's last poll for the
-    model, and `free` is the number of free slots in that poll. `held` counts jobs of the model that are leased to the
-    provider, and `ahead` counts older orders that are designated to the provider. `wants` is True if the order meets an
-    ask of the provider, or if the provider has no asks at all."""
+    model, and `free_slots` is the number of free slots in that poll. `leased_jobs` counts jobs of the model that are
+    leased to the provider, and `older_orders` counts older orders that are designated to the provider. `meets_ask` is
+    True if the order meets an ask of the provider, or if the provider has no asks at all."""
 
     provider_id: int
     listed: bool
@@ -63,15 +62,15 @@ class ProviderFacts:
     active_jobs: int
     live: bool
     seconds_since_poll: int | None
-    free: int
-    held: int
-    ahead: int
-    wants: bool
+    free_slots: int
+    leased_jobs: int
+    older_orders: int
+    meets_ask: bool
     asks: tuple[AskedWindow, ...]
 
     @property
     def free_capacity(self) -> int:
-        return min(self.free, MAX_LEASED_JOBS_PER_POLL, self.capacity - self.active_jobs) - self.held
+        return min(self.free_slots, MAX_LEASED_JOBS_PER_POLL, self.capacity - self.active_jobs) - self.leased_jobs
 
 
 async def read_job(connection: Connection, job_id: bytes) -> tuple[Snapshot, OpenJob | None]:
@@ -83,7 +82,7 @@ async def read_job(connection: Connection, job_id: bytes) -> tuple[Snapshot, Ope
         "  where l.job_id = j.job_id) as left,"
         " (select count(*) from (select from open_jobs k where k.model_id = j.model_id and k.designated = 0"
         " and (k.posted_block, k.posted_log) < (j.posted_block, j.posted_log)"
-        f" and k.is_free and not k.key_lost limit {MAX_LEASED_JOBS_PER_POLL}) b) as ahead"
+        f" and k.is_free and not k.key_lost limit {MAX_LEASED_JOBS_PER_POLL}) b) as older_bids"
         " from open_jobs j left join models m on m.model_id = j.model_id where j.job_id = $1) page on true",
         job_id,
     )
@@ -98,7 +97,7 @@ async def read_job(connection: Connection, job_id: bytes) -> tuple[Snapshot, Ope
         row["key_lost"],
         row["leased_to"],
         max(1, row["left"] or 0),
-        row["ahead"],
+        row["older_bids"],
     )
 
 
@@ -115,15 +114,16 @@ _PROVIDERS: Final = f"""
         union select v.provider_id from providers v where v.provider_id = any($7::bigint[]))
     select c.provider_id, c.listed, c.allowed, c.capacity, c.active_jobs,
         coalesce(l.seen_at > {LIVE_SINCE.format("$8")}, false) as live,
-        extract(epoch from clock_timestamp() - l.seen_at)::bigint as seconds_since_poll, coalesce(l.free, 0) as free,
+        extract(epoch from clock_timestamp() - l.seen_at)::bigint as seconds_since_poll,
+        coalesce(l.free, 0) as free_slots,
         (select count(*) from leases x join open_jobs k on k.job_id = x.job_id
             where x.provider_id = c.provider_id and x.model_id = $1 and x.expires_at > statement_timestamp()
-                and k.wanted and not k.key_lost) as held,
+                and k.wanted and not k.key_lost) as leased_jobs,
         (select count(*) from (select from open_jobs k
             where k.designated = c.provider_id and k.designated > 0 and k.model_id = $1
                 and (k.posted_block, k.posted_log) < ($9, $10) and k.wanted and k.is_free
-            limit {MAX_LEASED_JOBS_PER_POLL}) d) as ahead,
-        meets_ask(c.provider_id, $1, $2, $3::numeric, $4::numeric) as wants
+            limit {MAX_LEASED_JOBS_PER_POLL}) d) as older_orders,
+        meets_ask(c.provider_id, $1, $2, $3::numeric, $4::numeric) as meets_ask
     from near n join claimers c on c.provider_id = n.provider_id and c.model_id = $1
     left join liveness l on l.provider_id = c.provider_id and l.model_id = $1
 """

@@ -1,4 +1,4 @@
-"""The verdict on a job in one code and one sentence."""
+"""Verdict on a job: one code and one sentence."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,10 +7,10 @@ from typing import Final
 from common.api import why
 from common.api.states import EndedBecause, JobState
 from coordinatord.api.book.jobs_sql import JobRow
-from coordinatord.api.book.why_reasons import ProviderStanding
+from coordinatord.api.book.why_reasons import ProviderAssessment
 from coordinatord.api.book.why_sql import OpenJob
 
-_ENDED: Final = {
+_END_VERDICTS: Final = {
     EndedBecause.SETTLE: ("settled", "the provider settled the job, and the result is paid for"),
     EndedBecause.CANCEL: ("cancelled", "the owner cancelled the open job, and no payment was collected"),
     EndedBecause.PROVIDER_FAIL: ("failed", "the provider failed the job, and the owner got the payment back"),
@@ -31,35 +31,36 @@ _REASON_PHRASES: Final = {
 
 
 def verdict_on_open(
-    job: OpenJob, shared: Sequence[why.WhyReason], standings: Sequence[ProviderStanding]
+    job: OpenJob, job_reasons: Sequence[why.WhyReason], assessments: Sequence[ProviderAssessment]
 ) -> tuple[str, str]:
-    """Return the code and the sentence for an open job."""
-    if shared:
-        return shared[0].code, shared[0].said
+    """Return the code and the sentence for an open job. `job_reasons` are the reasons that keep every provider from the
+    job."""
+    if job_reasons:
+        return job_reasons[0].code, job_reasons[0].said
     if job.leased_to:
         return "leased", f"provider {job.leased_to} is offered the job, and has {job.seconds_left} s more to claim it"
-    takers = [str(one.provider.provider_id) for one in standings if one.would_take]
+    takers = [str(one.provider.provider_id) for one in assessments if one.would_take]
     if takers:
         word = "provider" if len(takers) == 1 else "providers"
         return "can_be_taken", f"{word} {', '.join(takers)} could take the job, and may do so at any moment"
-    named = job.row.designated
-    concerned = [
+    designated = job.row.designated
+    relevant = [
         one
-        for one in standings
-        if one.provider.provider_id == named or (not named and one.provider.live and one.provider.listed)
+        for one in assessments
+        if one.provider.provider_id == designated or (not designated and one.provider.live and one.provider.listed)
     ]
-    if named:
-        if not concerned:
-            return "kept_away", f"the order is for provider {named}, which is not registered"
-        texts = "; ".join(reason.said for reason in concerned[0].reasons)
-        return concerned[0].reasons[0].code, f"the order is for provider {named} alone: {texts}"
-    if not concerned:
+    if designated:
+        if not relevant:
+            return "kept_away", f"the order is for provider {designated}, which is not registered"
+        texts = "; ".join(reason.said for reason in relevant[0].reasons)
+        return relevant[0].reasons[0].code, f"the order is for provider {designated} alone: {texts}"
+    if not relevant:
         return "nobody_live", "no listed provider polls for the job's model now"
-    counted = Counter(one.reasons[0].code for one in concerned)
-    summary = "; ".join(f"{number} {_REASON_PHRASES[code]}" for code, number in counted.most_common())
+    first_reasons = Counter(one.reasons[0].code for one in relevant)
+    summary = "; ".join(f"{number} {_REASON_PHRASES[code]}" for code, number in first_reasons.most_common())
     return (
-        next(iter(counted)) if len(counted) == 1 else "kept_away",
-        f"of {len(concerned)} providers that poll for the job's model: {summary}",
+        next(iter(first_reasons)) if len(first_reasons) == 1 else "kept_away",
+        f"of {len(relevant)} providers that poll for the job's model: {summary}",
     )
 
 
@@ -68,4 +69,4 @@ def verdict_on_claimed_or_ended(job: JobRow) -> tuple[str, str]:
     if job.state == JobState.CLAIMED:
         ends = job.claimed_at + job.sla_secs
         return "claimed", f"provider {job.provider_id} claimed the job, and has until {ends} to settle it"
-    return _ENDED[EndedBecause(job.ended_because)]
+    return _END_VERDICTS[EndedBecause(job.ended_because)]

@@ -47,21 +47,21 @@ def static_evidence(public: PublicKey, release: int) -> KeyEvidence:
 
 def mock_evidence(public: PublicKey, release: int) -> DevelopmentEvidence:
     """Return mock evidence. The quote only repeats measurement and report_data, and proves nothing."""
-    measurement, bound = mock_measurement(release), report_data(public)
+    measurement, bound_data = mock_measurement(release), report_data(public)
     return DevelopmentEvidence(
         escrow_evidence.MOCK_EVIDENCE_TYPE,
-        bound,
+        bound_data,
         debug=False,
         release=release,
         measurement=measurement,
         tcb="mock",
-        quote=base64_of(measurement + bound),
+        quote=base64_of(measurement + bound_data),
     )
 
 
 def no_key_error() -> Retryable:
     """Return the error of an instance that has not received a key yet."""
-    return Retryable("not_ready", "this escrow has no keys yet", "escrow_key_unminted", retry_after=1)
+    return Retryable("not_ready", "this escrow has no keys yet; try again", "escrow_key_unminted", retry_after=1)
 
 
 class Custody(Protocol):

@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 _ROTATE_INTERVAL_S: Final = 5.0
 # Interval of pulls until the first one succeeds.
 _FIRST_PULL_INTERVAL_S: Final = 1.0
-# Minimum time between pulls for wraps that do not open.
+# Minimum time between pulls that are triggered by wraps that no held key opens.
 _MIN_PULL_INTERVAL_S: Final = 5.0
 # Timeout of a required first pull.
 _FIRST_PULL_TIMEOUT_S: Final = 60.0
@@ -81,9 +81,9 @@ class MockCustody:
     async def open_wrap(self, seed_wrap: bytes) -> bytearray | None:
         """Open a wrap. If no held key opens it, pull the peer's keys and try again, because the peer may have minted a
         key since the last pull."""
-        seed = open_with_any(self._generations.newest_first(), seed_wrap)
+        seed = open_with_any(self._generations.keys_newest_first(), seed_wrap)
         if seed is None and await self._pull_unless_recent():
-            seed = open_with_any(self._generations.newest_first(), seed_wrap)
+            seed = open_with_any(self._generations.keys_newest_first(), seed_wrap)
         return seed
 
     async def has_lost_keys(self) -> bool:
@@ -94,7 +94,7 @@ class MockCustody:
         if self._peer is None:
             await self.rotate()
         elif self._settings.first_pull_required:
-            await self._first_pull()
+            await self._pull_first_key()
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
@@ -110,10 +110,10 @@ class MockCustody:
         """Mint the next generation when it is due, and record the announcement of the current one."""
         now = self._now_ms()
         if self._peer is None:
-            mints = self._generations.is_due(now)
+            must_mint = self._generations.is_due(now)
         else:
-            mints = len(self._generations) > 0 and self._generations.is_overdue(now)
-        if mints:
+            must_mint = len(self._generations) > 0 and self._generations.is_overdue(now)
+        if must_mint:
             minted = self._generations.mint(now)
             await self._record_and_hold([minted])
             log.info("escrow key minted", key=minted.public_key.hex(), announced_from=minted.announced_from)
@@ -132,7 +132,7 @@ class MockCustody:
                 log.info("escrow key erased", key=generation.public_key.hex())
             self._generations.erase(gone)
             await escrow_sql.record_keys(connection, [_generation_row(one) for one in self._generations.oldest_first()])
-            await escrow_sql.drop_forgotten(connection)
+            await escrow_sql.delete_old_records(connection)
 
     async def pull_keys(self) -> FailedPull | None:
         """Pull the peer's keys. Return None on success."""
@@ -158,14 +158,14 @@ class MockCustody:
         now, first = self._now_ms(), not known
         fresh = [_generation_row(one) for one in generations if one.public_key not in known]
 
-        async def remember(connection: Connection) -> list[bytes]:
+        async def record_keys(connection: Connection) -> list[bytes]:
             await escrow_sql.record_keys(connection, fresh)
             if not first:
                 return []
             return await escrow_sql.mark_lost(connection, [row.public_key for row in fresh], now)
 
         try:
-            lost = await self._database.transact(remember) if fresh else []
+            lost = await self._database.transact(record_keys) if fresh else []
         except BaseException:
             for generation in generations:
                 generation.key.erase()
@@ -188,7 +188,7 @@ class MockCustody:
             await escrow_sql.mark_announced(connection, generation.public_key, head)
         self._recorded_key = generation.public_key
 
-    async def _first_pull(self) -> None:
+    async def _pull_first_key(self) -> None:
         deadline = anyio.current_time() + _FIRST_PULL_TIMEOUT_S
         while (failure := await self.pull_keys()) is not None:
             if failure.final or anyio.current_time() > deadline:
@@ -209,11 +209,12 @@ class MockCustody:
         return await self.pull_keys() is None
 
 
-async def _repeat_every(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
-    """Run `act` repeatedly. Log a Retryable and continue, because the keys in memory remain usable."""
+async def _repeat_every(seconds: float, action: Callable[[], Awaitable[None]]) -> None:
+    """Run `action` repeatedly, with pauses of `seconds`. Log a Retryable and continue, because the keys in memory
+    remain usable."""
     while True:
         try:
-            await act()
+            await action()
         except Retryable as error:
             log.warning("escrow upkeep delayed", reason=error.message)
         await anyio.sleep(seconds)

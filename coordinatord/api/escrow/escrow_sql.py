@@ -19,25 +19,25 @@ class GenerationRow:
     announced_from: int
 
 
-async def record_keys(connection: Connection, held: Sequence[GenerationRow]) -> None:
+async def record_keys(connection: Connection, held_keys: Sequence[GenerationRow]) -> None:
     """Record the keys that an instance holds. A key that any instance holds is not lost."""
     await connection.executemany(
         "insert into escrow_generations (public_key, announced_from) values ($1, $2)"
         " on conflict (public_key) do update set lost_at = null, erased_at = null",
-        [(row.public_key, row.announced_from) for row in held],
+        [(row.public_key, row.announced_from) for row in held_keys],
     )
 
 
-async def mark_lost(connection: Connection, held: Sequence[bytes], now_ms: int) -> list[bytes]:
-    """Mark announced keys that are not among `held` as lost, and return them. Delete the records of other keys that
-    were never announced."""
+async def mark_lost(connection: Connection, held_keys: Sequence[bytes], now_ms: int) -> list[bytes]:
+    """Mark announced keys that are not among `held_keys` as lost, and return them. Delete the records of other keys
+    that were never announced."""
     await connection.execute(
-        "delete from escrow_generations where announced_from > $1 and public_key <> all($2)", now_ms, held
+        "delete from escrow_generations where announced_from > $1 and public_key <> all($2)", now_ms, held_keys
     )
     rows = await connection.fetch(
         "update escrow_generations set lost_at = clock_timestamp()"
         " where lost_at is null and erased_at is null and public_key <> all($1) returning public_key",
-        held,
+        held_keys,
     )
     return [row["public_key"] for row in rows]
 
@@ -59,7 +59,7 @@ async def mark_erased(connection: Connection, public_key: bytes, *, too_early: b
     )
 
 
-async def drop_forgotten(connection: Connection) -> None:
+async def delete_old_records(connection: Connection) -> None:
     """Delete records of keys that were erased or lost more than 49 hours ago."""
     await connection.execute(
         "delete from escrow_generations where erased_at < clock_timestamp() - interval '49 hours'"

@@ -46,7 +46,7 @@ class Generations:
         """Return the generations, oldest first."""
         return tuple(self._held)
 
-    def newest_first(self) -> Iterable[KeyPair]:
+    def keys_newest_first(self) -> Iterable[KeyPair]:
         """Return the keys, newest first, because most wraps are sealed to a new key."""
         return (generation.key for generation in reversed(self._held))
 
@@ -66,8 +66,8 @@ class Generations:
 
     def newest_announced(self, now: int) -> Generation | None:
         """Return the newest generation that is due for announcement, or the first one if none is due."""
-        begun = [generation for generation in self._held if generation.announced_from <= now]
-        return begun[-1] if begun else next(iter(self._held), None)
+        announced = [generation for generation in self._held if generation.announced_from <= now]
+        return announced[-1] if announced else next(iter(self._held), None)
 
     def is_due(self, now: int) -> bool:
         """Return True when the next generation must be minted."""
@@ -79,8 +79,8 @@ class Generations:
 
     def mint(self, now: int) -> Generation:
         """Return a new generation. The caller records it and then calls `add`."""
-        begin = self._held[-1].announced_from + self._rotate_every_ms if self._held else now
-        return Generation(KeyPair.generate(), max(now, begin))
+        next_start = self._held[-1].announced_from + self._rotate_every_ms if self._held else now
+        return Generation(KeyPair.generate(), max(now, next_start))
 
     def find_expired(self, now: int) -> list[Generation]:
         """Return the generations whose successor was announced so long ago that no claimable order can be sealed to

@@ -43,7 +43,7 @@ class SealingKey:
 
 
 @attrs.frozen(slots=True)
-class AnySignature:
+class LenientSignature:
     """Reader of a signature. A malformed signature reads as b"", which is rejected like the signature of a wrong
     wallet."""
 
@@ -58,11 +58,11 @@ class AnySignature:
 
 
 @attrs.frozen(slots=True)
-class Operators:
+class OperatorKeys:
     """Operator keys of an instance. The instance signs with the first key and accepts signatures of any of them."""
 
     domains: Domains
-    first: Wallet
+    signing_wallet: Wallet
     addresses: frozenset[bytes]
 
     @classmethod
@@ -71,7 +71,7 @@ class Operators:
         return cls(domains, wallets[0], frozenset(wallet.address for wallet in wallets))
 
     def sign(self, message: HandoverAuth | HandoverKeys) -> bytes:
-        return self.first.sign(self.domains.escrow.digest(message))
+        return self.signing_wallet.sign(self.domains.escrow.digest(message))
 
     def recover_signer(self, message: HandoverAuth | HandoverKeys, signature: bytes) -> bytes | None:
         """Return the address that signed, or None for a malformed signature."""
@@ -96,10 +96,10 @@ class HandoverBody:
     )
     channel_pubkey: PublicKey = body_field(SealingKey())
     issued_at: int = body_field(UINT64, f"signed time in Unix seconds, within {MAX_OP_SKEW_S} s of the holder's clock")
-    operator_signature: bytes = body_field(AnySignature())
+    operator_signature: bytes = body_field(LenientSignature())
 
 
-Reason = Literal[
+HandoverRefusalReason = Literal[
     "stale_issued_at",
     "bad_binding",
     "debug_evidence",
@@ -120,7 +120,7 @@ class GrantedHandover:
 
 @attrs.frozen(slots=True)
 class NotHandedOver:
-    reason: Reason
+    reason: HandoverRefusalReason
     message: str
 
 
@@ -129,9 +129,9 @@ HandoverOutcome: TypeAlias = GrantedHandover | NotHandedOver
 
 @attrs.frozen(slots=True)
 class HandoverService:
-    operators: Operators
+    operators: OperatorKeys
     providers: ProviderRegistry
-    held: Callable[[], tuple[Generation, ...]]
+    held_generations: Callable[[], tuple[Generation, ...]]
     release: int
     clock: Clock
 
@@ -142,10 +142,10 @@ class HandoverService:
             return refusal
         status = await self.providers.read_allowlist_status(body.evidence.measurement)
         if status == TOMBSTONED:
-            return NotHandedOver("tombstoned", "this measurement is withdrawn")
+            return NotHandedOver("tombstoned", "evidence.measurement is withdrawn on the allowlist")
         if status == NOT_LISTED:
-            return NotHandedOver("not_allowlisted", "this measurement is not on the allowlist")
-        generations = self.held()
+            return NotHandedOver("not_allowlisted", "evidence.measurement is not on the allowlist")
+        generations = self.held_generations()
         if not generations:
             raise no_key_error()
         return self._seal_generations(body, generations)
@@ -155,30 +155,34 @@ class HandoverService:
         if not is_fresh(body.issued_at, self.clock()):
             return NotHandedOver("stale_issued_at", f"issued_at is not within ±{MAX_OP_SKEW_S} seconds of now")
         if body.evidence.report_data != report_data(body.channel_pubkey):
-            return NotHandedOver("bad_binding", "the evidence was not made for this channel")
+            return NotHandedOver("bad_binding", "evidence.report_data does not match channel_pubkey")
         if body.evidence.debug:
-            return NotHandedOver("debug_evidence", "an instance in debug mode gets no keys")
+            return NotHandedOver(
+                "debug_evidence", "evidence.debug must be false: an instance in debug mode gets no keys"
+            )
         if body.evidence.release < self.release:
             return NotHandedOver(
-                "stale_release", f"the holder is at release {self.release}, and the requester is older"
+                "stale_release", f"evidence.release must be at least {self.release}, the release of the holder"
             )
         auth = HandoverAuth(body.channel_pubkey.raw, body.issued_at)
         signer = self.operators.recover_signer(auth, body.operator_signature)
         if signer is None:
-            return NotHandedOver("bad_operator_signature", "operator_signature is not a signature")
+            return NotHandedOver(
+                "bad_operator_signature", "operator_signature is malformed: no signer can be recovered from it"
+            )
         if signer not in self.operators.addresses:
             return NotHandedOver("operator_not_authorized", "the signer is not an operator of this escrow")
         return None
 
     def _seal_generations(self, body: HandoverBody, generations: tuple[Generation, ...]) -> GrantedHandover:
         keys = [HandedOverKey(one.key.copy_secret(), one.announced_from) for one in generations]
-        signed = handover_content(self.release, keys)
-        message = bytearray(len(signed) + 65)
+        content = handover_content(self.release, keys)
+        message = bytearray(len(content) + SIGNATURE_LENGTH)
         try:
-            message[: len(signed)] = signed
-            keys_message = HandoverKeys(body.channel_pubkey.raw, body.issued_at, signed)
-            message[len(signed) :] = self.operators.sign(keys_message)
+            message[: len(content)] = content
+            keys_message = HandoverKeys(body.channel_pubkey.raw, body.issued_at, content)
+            message[len(content) :] = self.operators.sign(keys_message)
             return GrantedHandover(seal_secret(body.channel_pubkey, message), len(keys), self.release)
         finally:
-            for secret in (signed, message, *(key.secret for key in keys)):
+            for secret in (content, message, *(key.secret for key in keys)):
                 wipe(secret)

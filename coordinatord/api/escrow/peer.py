@@ -21,7 +21,7 @@ from common.scalars import hex_of, read_base64
 from common.strict_json import DECODE_ERRORS
 from coordinatord.api.escrow.custody import mock_evidence
 from coordinatord.api.escrow.generations import Generation
-from coordinatord.api.escrow.handover import Operators
+from coordinatord.api.escrow.handover import OperatorKeys
 from coordinatord.api.escrow.keys import KeyPair, wipe
 from coordinatord.base.clock import Clock
 from coordinatord.base.http_client import HttpClient, HttpResponse, NoResponse, RejectedResponse, open_http
@@ -33,13 +33,13 @@ _HEADERS: Final = {"content-type": "application/json"}
 _MAX_ANSWER_BYTES: Final = 4 << 20
 
 
-class _Error(msgspec.Struct):
+class _ErrorMembers(msgspec.Struct):
     message: str
     code: str | None = None
 
 
-class _Refusal(msgspec.Struct):
-    error: _Error
+class _ErrorBody(msgspec.Struct):
+    error: _ErrorMembers
 
 
 @attrs.frozen(slots=True)
@@ -54,7 +54,7 @@ class FailedPull:
 class Peer:
     http: HttpClient
     url: str
-    operators: Operators
+    operators: OperatorKeys
     release: int
     clock: Clock
 
@@ -117,7 +117,8 @@ class Peer:
 
 
 @asynccontextmanager
-async def open_peer(url: str, operators: Operators, release: int, clock: Clock) -> AsyncIterator[Peer]:
+async def open_peer(url: str, operators: OperatorKeys, release: int, clock: Clock) -> AsyncIterator[Peer]:
+    """Open an HTTP client for one peer."""
     async with open_http(connections=1, timeout_s=_PULL_TIMEOUT_S) as http:
         yield Peer(http, url, operators, release, clock)
 
@@ -125,7 +126,7 @@ async def open_peer(url: str, operators: Operators, release: int, clock: Clock) 
 def _failed_pull(reply: HttpResponse, body: bytes) -> FailedPull:
     final = reply.headers.get("x-svc-retryable") == "false"
     try:
-        error = msgspec.json.decode(body, type=_Refusal).error
+        error = msgspec.json.decode(body, type=_ErrorBody).error
     except DECODE_ERRORS:
         return FailedPull(f"the peer answers {reply.status}", final)
     return FailedPull(f"the peer answers {reply.status} {error.code or error.message}", final)

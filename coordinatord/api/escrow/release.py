@@ -1,8 +1,8 @@
 """POST /release: give a job's payload key to the provider that holds its claim.
 
-Cheap checks run first: of the time, then of the signature, then against the chain. The wrap is compared with the
-commitment before any key is tried. The response has the payload key that belongs to the job's owner, and never the
-seed. So a stranger who posts a copied container under another order obtains nothing.
+Cheap checks run first: the time, then the signature, then the chain. The wrap is compared with the commitment before
+any key is tried. The response has the payload key that belongs to the job's owner, and never the seed. So a stranger
+who posts a copied container under another order obtains nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from common.sealed_stream import SEED_WRAP_BYTES
 from common.secp256k1 import recover_address
 from coordinatord.api.book.posted_jobs import PostedJobs
 from coordinatord.api.escrow.custody import Custody, no_key_error
-from coordinatord.api.escrow.handover import AnySignature, SealingKey
+from coordinatord.api.escrow.handover import LenientSignature, SealingKey
 from coordinatord.api.escrow.keys import wipe
 from coordinatord.base.clock import MAX_OP_SKEW_S, Clock, is_fresh
 from coordinatord.base.errors import Retryable
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 @attrs.frozen(slots=True)
-class ClaimHolder:
+class WalletClaim:
     """Claim of a job by the provider that operates this wallet."""
 
     job_id: bytes
@@ -58,7 +58,7 @@ class ClaimReader:
         self._confirmations = confirmations
         self._job_reads: BatchedReads[bytes, ChainJob | None] = BatchedReads(jobs, _read_jobs)
         self._provider_id_reads: BatchedReads[bytes, int | None] = BatchedReads(providers, _read_provider_ids)
-        self._confirmed_reads: BatchedReads[ClaimHolder, bool] = BatchedReads(jobs.rpc, self._read_confirmed)
+        self._confirmed_reads: BatchedReads[WalletClaim, bool] = BatchedReads(jobs.rpc, self._read_confirmed)
 
     async def read_job(self, job_id: bytes) -> ChainJob | None:
         """Return the job as of now. Raise Retryable with the code `job_read` when the node answers with an error."""
@@ -69,11 +69,11 @@ class ClaimReader:
         with an error."""
         return await self._provider_id_reads.get(wallet)
 
-    async def is_confirmed(self, claim: ClaimHolder) -> bool:
+    async def is_confirmed(self, claim: WalletClaim) -> bool:
         """Return True when the claim is at least as many blocks below the head as the operator requires."""
         return self._confirmations == 0 or await self._confirmed_reads.get(claim)
 
-    async def _read_confirmed(self, rpc: Rpc, claims: list[ClaimHolder]) -> dict[ClaimHolder, bool]:
+    async def _read_confirmed(self, rpc: Rpc, claims: list[WalletClaim]) -> dict[WalletClaim, bool]:
         block = await _read_head(rpc) - self._confirmations
         if block < 0:
             return dict.fromkeys(claims, False)
@@ -110,7 +110,7 @@ async def _read_views(rpc: Rpc, views: Sequence[View], decode: Callable[[bytes],
     values: list[T] = []
     for answer in await read_many(rpc, views, code):
         if isinstance(answer, Reverted):
-            raise Retryable("relay_unavailable", "a contract read reverted: try again", code)
+            raise Retryable("relay_unavailable", "a contract read reverted; try again", code)
         values.append(decode_view(answer, decode, code))
     return values
 
@@ -122,7 +122,7 @@ class ReleaseBody:
     ct_hash: bytes = body_field(WithErrorCode(BYTES32, "bad_container"))
     response_pubkey: PublicKey = body_field(SealingKey())
     issued_at: int = body_field(UINT64)
-    signature: bytes = body_field(AnySignature(), "the claiming provider wallet's Release signature")
+    signature: bytes = body_field(LenientSignature(), "Release signature of the provider wallet that claimed the job")
 
 
 @attrs.frozen(slots=True)
@@ -130,7 +130,7 @@ class GrantedRelease:
     dek_sealed: bytes
 
 
-Reason = Literal[
+ReleaseRefusalReason = Literal[
     "stale_issued_at",
     "wrong_wallet",
     "no_claim",
@@ -143,7 +143,7 @@ Reason = Literal[
 
 @attrs.frozen(slots=True)
 class NotReleased:
-    reason: Reason
+    reason: ReleaseRefusalReason
     message: str
 
 
@@ -175,7 +175,7 @@ class ReleaseService:
             return _WRONG_WALLET
         job = await self.claims.read_job(body.job_id)
         if job is None:
-            return NotReleased("no_claim", "the chain has no such job")
+            return NotReleased("no_claim", "the chain has no job with this job_id")
         if job.state != CLAIMED:
             return NotReleased("not_claimed", "the job is not claimed")
         # The job id is a hash of owner and commitment, so an owner that matches the id is correct, even if it was read
@@ -185,9 +185,9 @@ class ReleaseService:
             return NotReleased("wrap_mismatch", "seed_wrap and ct_hash do not reproduce the job's commitment")
         if await self.claims.read_provider_id(wallet) != job.provider_id:
             return _WRONG_WALLET
-        if not await self.claims.is_confirmed(ClaimHolder(body.job_id, wallet, job.provider_id)):
+        if not await self.claims.is_confirmed(WalletClaim(body.job_id, wallet, job.provider_id)):
             # A reorg could give the job to another provider, and a release cannot be undone.
-            raise Retryable("relay_unavailable", "the claim is not confirmed yet", "job_read", retry_after=1)
+            raise Retryable("relay_unavailable", "the claim is not confirmed yet; try again", "job_read", retry_after=1)
         return await self._seal_data_key(body, found.posted.owner)
 
     async def _seal_data_key(self, body: ReleaseBody, owner: bytes) -> ReleaseOutcome:
@@ -197,7 +197,7 @@ class ReleaseService:
         if seed is None:
             if await self.custody.has_lost_keys():
                 return NotReleased(
-                    "escrow_key_lost", f"no instance holds the key of this job any more; {_FAIL_SOON_ADVICE}"
+                    "escrow_key_lost", f"the escrow has lost the key that this job is sealed to; {_FAIL_SOON_ADVICE}"
                 )
             return NotReleased("unseal_failed", f"no key of this escrow opens the wrap; {_FAIL_SOON_ADVICE}")
         try:

@@ -25,12 +25,12 @@ def key_shape(announced: AnnouncedKey) -> Key[PublishedEvidence]:
 
 
 def _evidence_shape(evidence: KeyEvidence) -> PublishedEvidence:
-    bound = evidence.report_data.hex()
+    bound_data = evidence.report_data.hex()
     if isinstance(evidence, custody.DevelopmentEvidence):
         return MockEvidenceShape(
-            bound, evidence.debug, evidence.release, evidence.measurement.hex(), evidence.tcb, evidence.quote
+            bound_data, evidence.debug, evidence.release, evidence.measurement.hex(), evidence.tcb, evidence.quote
         )
-    return StaticEvidence(bound, evidence.debug, evidence.release)
+    return StaticEvidence(bound_data, evidence.debug, evidence.release)
 
 
 def escrow_unavailable_response() -> Response:
@@ -42,7 +42,7 @@ def handover_disabled_response() -> Response:
     return responses.error(403, "invalid_request_error", message, code="escrow_handover_disabled")
 
 
-_RELEASE_REFUSALS: Final[Mapping[release.Reason, tuple[int, ErrorType]]] = {
+_RELEASE_REFUSALS: Final[Mapping[release.ReleaseRefusalReason, tuple[int, ErrorType]]] = {
     "stale_issued_at": (400, "invalid_request_error"),
     "wrong_wallet": (403, "authentication_error"),
     "no_claim": (404, "not_found"),
@@ -64,7 +64,7 @@ def release_response(outcome: release.ReleaseOutcome) -> Response:
             assert_never(outcome)
 
 
-_HANDOVER_REFUSALS: Final[Mapping[handover.Reason, tuple[int, ErrorType]]] = {
+_HANDOVER_REFUSALS: Final[Mapping[handover.HandoverRefusalReason, tuple[int, ErrorType]]] = {
     "stale_issued_at": (400, "invalid_request_error"),
     "bad_binding": (400, "invalid_request_error"),
     "debug_evidence": (403, "invalid_request_error"),
@@ -138,7 +138,7 @@ class EscrowRoutes:
                 handler=self.release,
                 body=_declare_body(ReleaseBody, limits.MAX_RELEASE_BODY_BYTES, is_open=hosted is not None),
                 replies=(
-                    Reply(200, shape=ReleasedShape, about="The data key"),
+                    Reply(200, shape=ReleasedShape, about="The sealed payload key"),
                     *malformed_replies("stale_issued_at", "bad_container", "wrap_mismatch", "unseal_failed"),
                     _NO_ESCROW,
                     Reply(403, "wrong_wallet"),
@@ -157,8 +157,8 @@ class EscrowRoutes:
                 path="/handover",
                 id="handOverKeys",
                 tag="Escrow",
-                about="Hand the held keys to a peer instance",
-                details="For instances of one development escrow. Other coordinators answer 403.",
+                about="Hand over the escrow keys to a peer instance",
+                details="For instances of one development escrow. Any other coordinator answers 403.",
                 handler=self.handover,
                 body=_declare_body(HandoverBody, limits.MAX_HANDOVER_BODY_BYTES, is_open=hands_over),
                 replies=(

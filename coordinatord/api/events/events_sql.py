@@ -20,7 +20,7 @@ _KIND_BY_STATE: Final = {(int(state), int(because)): kind for kind, (state, beca
 
 @attrs.frozen(slots=True)
 class LoggedEvent:
-    """Row of the log. A reset has no members from `job_id` on."""
+    """Row of the event log. In a reset, the fields from `job_id` on are not set."""
 
     id: int
     kind: EventKind
@@ -38,7 +38,7 @@ class LoggedEvent:
 
     @property
     def keys(self) -> set[Hashable]:
-        """Return the keys of all filters that may pass the event."""
+        """Return the keys of all filters that may match the event."""
         return {
             None,
             ("job", self.job_id),
@@ -82,55 +82,57 @@ class EventFilter:
 
 
 def reset_at(event: LoggedEvent) -> LoggedEvent:
-    """Return a reset that replaces the events up to this event."""
+    """Return a reset with the id of this event. The reset replaces all events up to this id."""
     return LoggedEvent(event.id, EventKind.RESET, event.block_number, event.block_time)
 
 
-async def read_newest(line: PreparedConnection, count: int) -> list[LoggedEvent]:
+async def read_newest_events(connection: PreparedConnection, count: int) -> list[LoggedEvent]:
     """Read the last events of the log, in their order. There is at least one, because the log is never empty."""
-    rows = await line.fetch(f"select {_COLUMNS} from events order by id desc limit $1", count)
+    rows = await connection.fetch(f"select {_COLUMNS} from events order by id desc limit $1", count)
     return [_logged_event(row) for row in reversed(rows)]
 
 
-async def read_events_after(line: "PreparedConnection | Connection", after: int, limit: int) -> list[LoggedEvent]:
-    rows = await line.fetch(f"select {_COLUMNS} from events where id > $1 order by id limit $2", after, limit)
+async def read_events_after(
+    connection: "PreparedConnection | Connection", after_id: int, limit: int
+) -> list[LoggedEvent]:
+    rows = await connection.fetch(f"select {_COLUMNS} from events where id > $1 order by id limit $2", after_id, limit)
     return [_logged_event(row) for row in rows]
 
 
 async def is_logged(connection: Connection, event_id: int) -> bool:
-    """Return True if the log contains this id. The log does not keep old events."""
+    """Return True if the log contains this id. Old events are deleted from the log."""
     found: bool = await connection.fetchval("select exists (select from events where id = $1)", event_id)
     return found
 
 
 async def read_events_between(
-    connection: Connection, after: int, upto: int, wanted: EventFilter, limit: int
+    connection: Connection, after_id: int, before_id: int, event_filter: EventFilter, limit: int
 ) -> list[LoggedEvent]:
-    """Read the oldest events that pass the filter, with ids greater than `after` and less than `upto`."""
+    """Read the oldest events that pass the filter, with ids greater than `after_id` and less than `before_id`."""
     rows = await connection.fetch(
         f"select {_COLUMNS} from events where id > $1 and id < $2 and (kind = {EventKind.RESET}"
         " or ($3::bytea is null or job_id = $3) and ($4::bytea is null or owner = $4)"
         " and ($5::bigint is null or model_id = $5)"
         " and ($6::bigint is null or provider_id = $6 or designated = $6)"
         " and ($7::smallint is null or state = $7)) order by id limit $8",
-        after,
-        upto,
-        wanted.job_id,
-        wanted.owner,
-        wanted.model_id,
-        wanted.provider_id,
-        wanted.state,
+        after_id,
+        before_id,
+        event_filter.job_id,
+        event_filter.owner,
+        event_filter.model_id,
+        event_filter.provider_id,
+        event_filter.state,
         limit,
     )
     return [_logged_event(row) for row in rows]
 
 
 async def read_current_events(
-    line: PreparedConnection, job_ids: Sequence[bytes]
+    connection: PreparedConnection, job_ids: Sequence[bytes]
 ) -> tuple[Snapshot, dict[bytes, LoggedEvent]]:
     """Read the present states of jobs as events of the indexed block. The events have the id of the log's newest event,
     so that a reader can continue after this id without a gap."""
-    rows = await line.fetch(
+    rows = await connection.fetch(
         f"select (select max(id) from events) as newest, j.job_id, j.owner, j.model_id, j.provider_id, j.designated,"
         " case when j.state = 0 and j.expires_at < p.block_time then 3 else j.state end as state,"
         " case when j.state = 0 and j.expires_at < p.block_time then 5 else j.ended_because end as ended_because,"

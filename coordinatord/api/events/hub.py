@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 POLL_INTERVAL_S: Final = 2.0  # between two reads of the log, if no notice arrives
 MAX_READ_EVENTS: Final = 5_000
 MIN_KEPT_EVENTS: Final = 10_000  # events in memory
-MAX_REPLAY_IDS: Final = 50_000  # between a listener's id and the newest id; beyond this, a reset is cheaper
+MAX_REPLAY_IDS: Final = 50_000  # a listener that is farther behind the newest id gets a reset, which is cheaper
 MAX_SCANNED_EVENTS: Final = 1_000  # events in memory that are scanned for one piece of a replay
 _event_id: Final = attrgetter("id")
 
@@ -40,7 +40,7 @@ WaitForTurn = Callable[[], Awaitable[None]]
 class EventHub:
     def __init__(self, database: Database, notices: Notices) -> None:
         self._database = database
-        self._line = database.prepared_connection()
+        self._connection = database.prepared_connection()
         self._notices = notices
         self._recent: list[LoggedEvent] = []  # at least the last MIN_KEPT_EVENTS, in their order
         # Listeners by filter, and filters by their keys.
@@ -72,105 +72,109 @@ class EventHub:
                     listener.end()
         self._notify_watchers(())
 
-    def watch(self, watcher: Watcher) -> None:
+    def add_watcher(self, watcher: Watcher) -> None:
         """Register `watcher`. The hub calls it with new events, before the listeners, and with no events when the hub
         closes. The watcher must not block."""
         self._watchers.append(watcher)
 
     @asynccontextmanager
     async def follow(
-        self, wanted: EventFilter, after: int | None, turn: WaitForTurn = anyio.lowlevel.checkpoint
+        self, event_filter: EventFilter, after_id: int | None, wait_for_turn: WaitForTurn = anyio.lowlevel.checkpoint
     ) -> AsyncIterator[tuple[Listener, int]]:
-        """Yield a listener, and the id after which the listener begins. With `after`, the listener first receives the
-        events since that id, or a reset if the log does not reach back that far. It receives the events in pieces. Each
-        piece except the first waits for a `turn`.
+        """Yield a listener, and the id after which the listener begins. With `after_id`, the listener first receives
+        the events since that id in pieces, or a reset if the log does not reach back that far. `wait_for_turn` is
+        called before each piece except the first.
 
         Raise Retryable while the log has not been read yet.
         """
         newest = self.newest_id
-        missed = None
+        replay = None
         async with AsyncExitStack() as stack:
-            if after is not None and after != newest:
-                replay = self._read_missed(wanted, after, turn, known=await self._is_known(after))
-                missed = await stack.enter_async_context(aclosing(replay))
-            with self._register(Listener(wanted, missed)) as listener:
-                yield listener, newest if after is None else after
+            if after_id is not None and after_id != newest:
+                missed = self._read_missed(
+                    event_filter, after_id, wait_for_turn, is_known=await self._is_known(after_id)
+                )
+                replay = await stack.enter_async_context(aclosing(missed))
+            with self._register(Listener(event_filter, replay)) as listener:
+                yield listener, newest if after_id is None else after_id
 
     @property
     def newest_id(self) -> int:
         """Return the newest id in memory. Raise Retryable while the log has not been read yet."""
         if not self._recent:
-            raise Retryable("not_ready", "the event log is not loaded yet", retry_after=1)
+            raise Retryable("not_ready", "the event log is not loaded yet; try again", retry_after=1)
         return self._recent[-1].id
 
-    async def _is_known(self, after: int) -> bool:
+    async def _is_known(self, after_id: int) -> bool:
         """Return True if the log contains the id, unless the id is too far back to replay."""
-        place = bisect_right(self._recent, after, key=_event_id)
-        if place:
-            return self._recent[place - 1].id == after
-        if after < self.newest_id - MAX_REPLAY_IDS:
+        index = bisect_right(self._recent, after_id, key=_event_id)
+        if index:
+            return self._recent[index - 1].id == after_id
+        if after_id < self.newest_id - MAX_REPLAY_IDS:
             return False
         async with self._database.connection_for_lists() as connection:
-            return await events_sql.is_logged(connection, after)
+            return await events_sql.is_logged(connection, after_id)
 
     async def _read_missed(
-        self, wanted: EventFilter, after: int, turn: WaitForTurn, *, known: bool
+        self, event_filter: EventFilter, after_id: int, wait_for_turn: WaitForTurn, *, is_known: bool
     ) -> AsyncGenerator[Sequence[LoggedEvent], None]:
         """Yield the events after an id that pass the filter, piece by piece, up to the newest event. If the id is not
         known, yield a reset instead."""
-        if not known:
+        if not is_known:
             reset = events_sql.reset_at(self._recent[-1])
-            after = reset.id
+            after_id = reset.id
             yield [reset]
-        first = known  # the first piece needs no turn, because the request already counted for it
-        while after < self.newest_id:
+        first = is_known  # the first piece needs no turn, because the request already counted for it
+        while after_id < self.newest_id:
             if not first:
-                await turn()
+                await wait_for_turn()
                 await anyio.lowlevel.checkpoint()
             first = False
-            events, after = await self._read_piece(after, wanted)
-            resets = [place for place, event in enumerate(events) if event.kind is EventKind.RESET]
+            events, after_id = await self._read_piece(after_id, event_filter)
+            resets = [index for index, event in enumerate(events) if event.kind is EventKind.RESET]
             if events:
                 yield events[resets[-1] :] if resets else events
 
-    async def _read_piece(self, after: int, wanted: EventFilter) -> tuple[list[LoggedEvent], int]:
+    async def _read_piece(self, after_id: int, event_filter: EventFilter) -> tuple[list[LoggedEvent], int]:
         """Return the next events after an id that pass the filter, and the id up to which the log was searched."""
         oldest = self._recent[0].id
-        if after < oldest - 1:
+        if after_id < oldest - 1:
             async with self._database.connection_for_lists() as connection:
-                events = await events_sql.read_events_between(connection, after, oldest, wanted, MAX_EVENTS_PER_PIECE)
+                events = await events_sql.read_events_between(
+                    connection, after_id, oldest, event_filter, MAX_EVENTS_PER_PIECE
+                )
             return events, events[-1].id if len(events) == MAX_EVENTS_PER_PIECE else oldest - 1
-        place = bisect_right(self._recent, after, key=_event_id)
+        index = bisect_right(self._recent, after_id, key=_event_id)
         events = []
-        for event in self._recent[place : place + MAX_SCANNED_EVENTS]:
-            after = event.id
-            if wanted.matches(event):
+        for event in self._recent[index : index + MAX_SCANNED_EVENTS]:
+            after_id = event.id
+            if event_filter.matches(event):
                 events.append(event)
                 if len(events) == MAX_EVENTS_PER_PIECE:
                     break
-        return events, after
+        return events, after_id
 
     @contextmanager
     def _register(self, listener: Listener) -> Iterator[Listener]:
-        wanted, key = listener.wanted, listener.wanted.key
-        self._topics.setdefault(key, {}).setdefault(wanted, {})[listener] = None
+        event_filter, key = listener.event_filter, listener.event_filter.key
+        self._topics.setdefault(key, {}).setdefault(event_filter, {})[listener] = None
         if self.stopping:
             listener.end()
         try:
             yield listener
         finally:
             topics = self._topics[key]
-            del topics[wanted][listener]
-            if not topics[wanted]:
-                del topics[wanted]
+            del topics[event_filter][listener]
+            if not topics[event_filter]:
+                del topics[event_filter]
             if not topics:
                 del self._topics[key]
 
     async def _read_log(self) -> None:
         if not self._recent:
-            self._recent.extend(await events_sql.read_newest(self._line, MIN_KEPT_EVENTS))
+            self._recent.extend(await events_sql.read_newest_events(self._connection, MIN_KEPT_EVENTS))
             return
-        while events := await events_sql.read_events_after(self._line, self._recent[-1].id, MAX_READ_EVENTS):
+        while events := await events_sql.read_events_after(self._connection, self._recent[-1].id, MAX_READ_EVENTS):
             self._recent.extend(events)
             if len(self._recent) > 2 * MIN_KEPT_EVENTS:
                 del self._recent[:-MIN_KEPT_EVENTS]
@@ -185,12 +189,12 @@ class EventHub:
             watcher(events)
 
     def _notify_listeners(self, events: Sequence[LoggedEvent]) -> None:
-        heard: dict[EventFilter, list[LoggedEvent]] = {}
+        matches: dict[EventFilter, list[LoggedEvent]] = {}
         for event in events:
             for key in tuple(self._topics) if event.kind is EventKind.RESET else event.keys:
-                for wanted in self._topics.get(key, ()):
-                    if wanted.matches(event):
-                        heard.setdefault(wanted, []).append(event)
-        for wanted, passing in heard.items():
-            for listener in self._topics[wanted.key][wanted]:
-                listener.notify(passing)
+                for event_filter in self._topics.get(key, ()):
+                    if event_filter.matches(event):
+                        matches.setdefault(event_filter, []).append(event)
+        for event_filter, matching in matches.items():
+            for listener in self._topics[event_filter.key][event_filter]:
+                listener.notify(matching)

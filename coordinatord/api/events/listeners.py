@@ -17,14 +17,14 @@ class Listener:
     """Reader of the events of a filter. Call `wait` from one task, and the other methods from any task of the loop. The
     loop must be asyncio's, because its futures and timers are the cheapest way for thousands of listeners to wait."""
 
-    __slots__ = ("_heartbeat_at", "_missed", "_queue", "_waiter", "_woken", "ended", "is_idle", "wanted")
+    __slots__ = ("_heartbeat_at", "_queue", "_replay", "_waiter", "_woken", "ended", "event_filter", "is_idle")
 
-    def __init__(self, wanted: EventFilter, missed: AsyncIterator[Sequence[LoggedEvent]] | None = None) -> None:
-        """`missed` reads earlier events, which come first."""
-        self.wanted = wanted
+    def __init__(self, event_filter: EventFilter, replay: AsyncIterator[Sequence[LoggedEvent]] | None = None) -> None:
+        """`replay` yields earlier events, which the listener returns first."""
+        self.event_filter = event_filter
         self.ended = False
         self.is_idle = False  # True if the last wait ended because it was time for a heartbeat
-        self._missed = missed
+        self._replay = replay
         self._queue: list[LoggedEvent] = []
         self._woken = False
         self._waiter: asyncio.Future[None] | None = None
@@ -32,7 +32,7 @@ class Listener:
 
     def notify(self, events: Sequence[LoggedEvent]) -> None:
         """Queue events. A reader that is too far behind gets a reset in place of the queued events."""
-        if self._missed is not None:
+        if self._replay is not None:
             return  # the listener still replays the log, which includes these events
         if len(self._queue) > MAX_EVENTS_BEHIND:
             metrics.connections_ended.labels("listener", "behind").inc()
@@ -42,7 +42,7 @@ class Listener:
         self._wake()
 
     def wake(self) -> None:
-        """End the wait of the reader."""
+        """Make the current or the next `wait` return."""
         self._woken = True
         self._wake()
 
@@ -52,10 +52,10 @@ class Listener:
 
     async def wait(self) -> Sequence[LoggedEvent]:
         """Wait for events. Return no events when woken, when it is time for a heartbeat, and after the end."""
-        if self._missed is not None and not self.ended:
-            if (piece := await anext(self._missed, None)) is not None:
+        if self._replay is not None and not self.ended:
+            if (piece := await anext(self._replay, None)) is not None:
                 return piece
-            self._missed = None
+            self._replay = None
         loop = asyncio.get_running_loop()
         while not (self._queue or self._woken or self.ended) and loop.time() < self._heartbeat_at:
             self._waiter = loop.create_future()
@@ -80,26 +80,26 @@ class Listener:
 async def stream_events(
     listener: Listener,
     after: int,
-    present: LoggedEvent | None = None,
-    progress: Callable[[], Awaitable[bytes]] | None = None,
+    current: LoggedEvent | None = None,
+    read_progress: Callable[[], Awaitable[bytes]] | None = None,
 ) -> AsyncIterator[bytes]:
-    """Yield the bytes of a stream until the listener has ended. The listener begins after the id `after`. `present` is
-    a job's state, which is sent first and covers the events up to its id. `progress` returns a message if the job's
-    progress has changed, otherwise b""."""
+    """Yield the bytes of a stream until the listener has ended. The listener begins after the id `after`. `current` is
+    a job's current state, which is sent first and covers the events up to its id. `read_progress` returns a message if
+    the job's progress has changed, otherwise b""."""
     yield opening_message(after)
-    if present is not None:
-        yield event_message(present)
-    if progress is not None and (message := await progress()):
+    if current is not None:
+        yield event_message(current)
+    if read_progress is not None and (message := await read_progress()):
         yield message
     while True:
         events = await listener.wait()
         if listener.ended:
             yield closing_message()
             return
-        messages = [event_message(event) for event in events if present is None or event.id > present.id]
-        for place in range(0, len(messages), MAX_EVENTS_PER_PIECE):
-            yield b"".join(messages[place : place + MAX_EVENTS_PER_PIECE])
-        if progress is not None and (message := await progress()):
+        messages = [event_message(event) for event in events if current is None or event.id > current.id]
+        for index in range(0, len(messages), MAX_EVENTS_PER_PIECE):
+            yield b"".join(messages[index : index + MAX_EVENTS_PER_PIECE])
+        if read_progress is not None and (message := await read_progress()):
             yield message
         elif listener.is_idle and not events:
             yield HEARTBEAT

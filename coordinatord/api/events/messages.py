@@ -17,8 +17,8 @@ HEARTBEAT: Final = b":\n\n"
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def event_of(row: LoggedEvent) -> JobEvent | EventsReset:
-    """Return the data of the message about a row of the log."""
+def event_data(row: LoggedEvent) -> JobEvent | EventsReset:
+    """Return the data of the message about an event."""
     if row.kind is EventKind.RESET:
         return EventsReset(str(row.id), "reset")
     return JobEvent(
@@ -46,7 +46,7 @@ def sse_message(name: str, data: bytes, event_id: int) -> bytes:
 def event_message(row: LoggedEvent) -> bytes:
     """Return the message of an event. The message is encoded once, and stored with the event for all streams."""
     if row.message is None:
-        event = event_of(row)
+        event = event_data(row)
         text = sse_message("taken_back" if row.takes_back is not None else event.event, _encode(event), row.id)
         object.__setattr__(row, "message", text)
         return text
@@ -67,7 +67,7 @@ def opening_message(after: int) -> bytes:
 def closing_message() -> bytes:
     """Return the last message of a stream that ends because its process stops. Count the stream in the metrics."""
     metrics.connections_ended.labels("listener", "stopping").inc()
-    return b": this process stops: come back with Last-Event-ID\nretry: %d\n\n" % reconnect_delay_ms()
+    return b": this process stops: reconnect with Last-Event-ID\nretry: %d\n\n" % reconnect_delay_ms()
 
 
 def reconnect_delay_ms() -> int:

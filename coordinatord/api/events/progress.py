@@ -32,7 +32,7 @@ _STATUS_CHANGES: Final[dict[str, tuple[JobStatus | None, JobStatus]]] = {
     "cancel": ("queued", "cancelled"),
     "reclaim": ("in_progress", "failed"),
 }
-_ENDED_BY: Final[dict[int, ProgressOp]] = {
+_OP_BY_END: Final[dict[int, ProgressOp]] = {
     EndedBecause.SETTLE: "settle",
     EndedBecause.CANCEL: "cancel",
     EndedBecause.PROVIDER_FAIL: "fail",
@@ -40,9 +40,9 @@ _ENDED_BY: Final[dict[int, ProgressOp]] = {
 }
 
 
-def progress_of(job_id: bytes, found: JobWithOps) -> ProvisionalJob | None:
+def build_progress(job_id: bytes, job_with_ops: JobWithOps) -> ProvisionalJob | None:
     """Return the progress of a job, or None if neither the outbox nor the index has the job."""
-    job, ops = found.job, found.ops
+    job, ops = job_with_ops.job, job_with_ops.ops
     before = job_status(job.state, job.ended_because) if job is not None else None
     after: JobStatus | None = before
     under_way = [op for op in ops if _RESTS_ON_BY_STATE[op.state] != "refused"]
@@ -54,25 +54,25 @@ def progress_of(job_id: bytes, found: JobWithOps) -> ProvisionalJob | None:
         status = "refused"
     if status is None:
         return None
-    happened = _indexed_steps(job) if job is not None else {}
+    indexed_steps = _indexed_steps(job) if job is not None else {}
     steps: list[ProgressStep[Digits]] = []
     for kind in _OP_ORDER:
         relayed = _relevant_op(kind, ops)
-        if kind in happened:
-            steps.append(_add_relay(happened[kind], relayed))
+        if kind in indexed_steps:
+            steps.append(_add_relay(indexed_steps[kind], relayed))
         elif relayed is not None:
             steps.append(_relay_step(kind, relayed))
     provisional = status not in (before, "refused")
-    return ProvisionalJob(hex_of(job_id), status, provisional, tuple(steps), str(found.snapshot.block_number))
+    return ProvisionalJob(hex_of(job_id), status, provisional, tuple(steps), str(job_with_ops.snapshot.block_number))
 
 
 def _relevant_op(kind: str, ops: Iterable[RelayedOp]) -> RelayedOp | None:
     """Return the relevant op of a kind: the mined op, otherwise the oldest pending op, otherwise the last refused
     op."""
-    own = [op for op in ops if op.kind == kind]
-    mined = [op for op in own if op.state == "mined"]
-    live = [op for op in own if op.state in ("queued", "signed")]
-    return next(iter(mined[-1:] or live[:1] or own[-1:]), None)
+    of_kind = [op for op in ops if op.kind == kind]
+    mined = [op for op in of_kind if op.state == "mined"]
+    live = [op for op in of_kind if op.state in ("queued", "signed")]
+    return next(iter(mined[-1:] or live[:1] or of_kind[-1:]), None)
 
 
 def _relay_step(kind: ProgressOp, op: RelayedOp) -> ProgressStep[Digits]:
@@ -97,7 +97,7 @@ def _indexed_steps(job: IndexedJob) -> Mapping[ProgressOp, ProgressStep[Digits]]
     steps: dict[ProgressOp, ProgressStep[Digits]] = {"post": _block_step("post", str(job.posted_block))}
     if job.provider_id:
         steps["claim"] = _block_step("claim", provider_id=str(job.provider_id))
-    ending = _ENDED_BY.get(job.ended_because)
+    ending = _OP_BY_END.get(job.ended_because)
     if job.state == JobState.SETTLED:
         cid = job.result_cid if job.result_cid is not None else OMITTED
         steps["settle"] = _block_step("settle", OMITTED, str(job.provider_id), cid, str(job.completion_tok))

@@ -13,7 +13,7 @@ import anyio
 from common.api.progress import ProvisionalJob
 from coordinatord.api.events.listeners import Listener
 from coordinatord.api.events.messages import progress_message
-from coordinatord.api.events.progress import progress_of
+from coordinatord.api.events.progress import build_progress
 from coordinatord.api.events.progress_sql import read_jobs_with_ops
 from coordinatord.base.errors import Retryable
 from coordinatord.base.wake import Wake
@@ -36,18 +36,18 @@ class ProgressHub:
         self._followers: dict[Listener, None] = {}
 
     async def read_progress(self, job_id: bytes) -> ProvisionalJob | None:
-        return progress_of(job_id, await self._reads.get(job_id))
+        return build_progress(job_id, await self._reads.get(job_id))
 
     @contextmanager
     def follow(self, job_id: bytes, listener: Listener) -> Iterator[Callable[[], Awaitable[bytes]]]:
         """Wake the listener when progress may have changed. Yield a function that reads the job's progress, and returns
         a message if the progress has changed since the last call. All streams that are woken share one read."""
-        sent: object = None
-        rest_until = 0.0
+        last_sent: object = None
+        pause_until = 0.0
 
         async def read_if_changed() -> bytes:
-            nonlocal sent, rest_until
-            await anyio.sleep_until(rest_until)
+            nonlocal last_sent, pause_until
+            await anyio.sleep_until(pause_until)
             began = anyio.current_time()
             try:
                 progress = await self.read_progress(job_id)
@@ -55,17 +55,17 @@ class ProgressHub:
                 return b""
             finally:
                 ended = anyio.current_time()
-                rest_until = ended + min(MAX_READ_PAUSE_S, READ_PAUSE_FACTOR * (ended - began))
+                pause_until = ended + min(MAX_READ_PAUSE_S, READ_PAUSE_FACTOR * (ended - began))
             if progress is None:
                 return b""
-            changing = (
+            content = (
                 progress.status,
                 progress.provisional,
                 progress.steps,
             )  # without the block, which changes each time
-            if changing == sent:
+            if content == last_sent:
                 return b""
-            sent = changing
+            last_sent = content
             return progress_message(progress)
 
         self._followers[listener] = None

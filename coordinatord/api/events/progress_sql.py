@@ -20,7 +20,7 @@ _OP_CONDITIONS: Final = (
     "r.state in ('refused', 'dropped') and r.kind in ('post', 'claim', 'settle', 'fail', 'cancel', 'reclaim')",
 )
 _UNION_OF_OPS: Final = " union all ".join(
-    f"select r.* from relays r where r.subject = any($1::bytea[]) and {which}" for which in _OP_CONDITIONS
+    f"select r.* from relays r where r.subject = any($1::bytea[]) and {condition}" for condition in _OP_CONDITIONS
 )
 _SELECT_OPS: Final = (
     f"with ops as materialized ({_UNION_OF_OPS})"
@@ -75,14 +75,14 @@ class JobWithOps:
     job: IndexedJob | None
 
 
-async def read_jobs_with_ops(line: PreparedConnection, job_ids: Sequence[bytes]) -> dict[bytes, JobWithOps]:
+async def read_jobs_with_ops(connection: PreparedConnection, job_ids: Sequence[bytes]) -> dict[bytes, JobWithOps]:
     """Read jobs with their ops. Return a value for every id. The index is read last, so that an indexed op is not shown
     as provisional."""
     ops: dict[bytes, list[RelayedOp]] = {job_id: [] for job_id in job_ids}
-    for row in await line.fetch(_SELECT_OPS, job_ids):
+    for row in await connection.fetch(_SELECT_OPS, job_ids):
         subject, settle, *others = row
         ops[subject].append(RelayedOp(_decode_settle(settle), *others))
-    rows = await line.fetch(_SELECT_JOBS, job_ids)
+    rows = await connection.fetch(_SELECT_JOBS, job_ids)
     snapshot = snapshot_of(rows)
     jobs = {row["job_id"]: IndexedJob(*row[:6]) for row in rows if row["job_id"] is not None}
     return {job_id: JobWithOps(snapshot, tuple(ops[job_id]), jobs.get(job_id)) for job_id in job_ids}

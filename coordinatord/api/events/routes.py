@@ -14,10 +14,10 @@ from common.api.member_texts import MEMBER_TEXTS, NO_EXAMPLE
 from common.api.progress import ProgressStep, ProvisionalJob
 from common.api.states import JobState
 from common.scalars import hex_of
+from coordinatord.api.events.connection_limits import ConnectionLimits
 from coordinatord.api.events.events_sql import EventFilter, LoggedEvent
 from coordinatord.api.events.hub import EventHub
 from coordinatord.api.events.listeners import stream_events
-from coordinatord.api.events.places import Places
 from coordinatord.api.events.progress_hub import ProgressHub
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import NoSuchObject
@@ -31,14 +31,15 @@ from coordinatord.storage.database.batched_reads import BatchedReads, IndexRead
 RESPOND_ASYNC: Final = "respond-async"
 PREFER_HEADERS: Final = {
     "prefer": Parameter(
-        Text(limits.MAX_HEADER_VALUE_BYTES), f"`{RESPOND_ASYNC}`: answer 202 as soon as it is stored and will be sent"
+        Text(limits.MAX_HEADER_VALUE_BYTES),
+        f"`{RESPOND_ASYNC}`: answer 202 once the request is stored, before it is mined",
     )
 }
 _OPTIONAL_STEP_FIELDS: Final = [name for name in ProgressStep.__struct_fields__ if name not in ("op", "rests_on")]
 STORED_REPLY: Final = Reply(
     202,
     shape=ProvisionalJob,
-    about="To `prefer: respond-async`: it is stored, and will be sent; follow the job's progress",
+    about="With `prefer: respond-async`: the request is stored and will be sent. Follow the job's progress",
     example={"status": "queued", "steps": [{"op": "post", **dict.fromkeys(_OPTIONAL_STEP_FIELDS, NO_EXAMPLE)}]},
     headers=("preference-applied", "location"),
 )
@@ -63,11 +64,11 @@ STREAM_HEADERS: Final[Headers] = (
 )
 LAST_EVENT_ID: Final = "last-event-id"
 _RESUME_PARAMETER: Final = Parameter(
-    QueryUint(63), "continue after the event of this id: the events since come first, or `reset`"
+    QueryUint(63), "id of the last event received: later events come first, or `reset` if some are missing"
 )
 RESUME_QUERY: Final = {"after": _RESUME_PARAMETER}
 RESUME_HEADERS: Final = {
-    LAST_EVENT_ID: attrs.evolve(_RESUME_PARAMETER, about="the same, as browsers send it; it takes precedence")
+    LAST_EVENT_ID: attrs.evolve(_RESUME_PARAMETER, about="`after` as browsers send it; takes precedence over the query")
 }
 _STATES: Final = {state.name.capitalize(): state for state in JobState}
 _EVENT_SHAPES: Final = (JobEvent, EventsReset)
@@ -100,7 +101,7 @@ def events_reply(about: str, *shapes: object) -> Reply:
 @attrs.frozen(slots=True)
 class EventRoutes:
     hub: EventHub
-    places: Places
+    connection_limits: ConnectionLimits
     current_events: BatchedReads[bytes, IndexRead[LoggedEvent]]
     progress: ProgressHub
     buckets: TokenBuckets
@@ -114,17 +115,19 @@ class EventRoutes:
                 tag="Job book",
                 about="Follow the events of jobs, as server-sent events",
                 details=(
-                    "Each message has an `id`, the `event` and a JSON object as `data`. All filters are optional; a"
-                    " provider's are its own jobs and those designated to it. `taken_back`: a reorganisation undid an"
-                    " event, whose members come again. `reset`: events are missing, read again what you follow."
-                    " A comment comes every 20 seconds or so. An event is a hint and no proof: read the job."
+                    "Each message has an `id`, the `event` and a JSON object as `data`. All filters are optional."
+                    " `taken_back` repeats an event that a reorganisation undid. `reset` means that events are missing:"
+                    " read the jobs that you follow again. A comment is sent about every 20 seconds. An event is a"
+                    " hint, not a proof: read the job."
                 ),
                 handler=self.stream_all,
                 query={
-                    "model": Parameter(QueryUint(32), "events of jobs of the model of this id"),
-                    "provider": Parameter(QueryUint(32), "events of jobs of the provider of this id, or for it alone"),
-                    "owner": Parameter(ADDRESS, "events of jobs of this wallet"),
-                    "state": Parameter(Choice(tuple(_STATES)), "events that leave a job in this state"),
+                    "model": Parameter(QueryUint(32), "only events of jobs of the model with this id"),
+                    "provider": Parameter(
+                        QueryUint(32), "only events of jobs that this provider claimed, or that are designated to it"
+                    ),
+                    "owner": Parameter(ADDRESS, "only events of jobs that this wallet owns"),
+                    "state": Parameter(Choice(tuple(_STATES)), "only events that leave a job in this state"),
                     **RESUME_QUERY,
                 },
                 headers=RESUME_HEADERS,
@@ -143,16 +146,16 @@ class EventRoutes:
                 tag="Jobs",
                 about="Follow one job, as server-sent events",
                 details=(
-                    "As GET /evm/events, of this job alone. The first message is the job's present state, at the"
-                    " index's block. A caller that comes back with an id receives the events since instead."
+                    "Like GET /evm/events, for one job. The first message is the job's current state at the indexed"
+                    " block. A caller that reconnects with an id receives the events after this id instead."
                 ),
                 handler=self.stream_job,
                 segments={"id": Parameter(BYTES32, "id of the job", example=MEMBER_TEXTS["job_id"].example)},
                 query={
                     "provisional": Parameter(
                         Choice(("0", "1")),
-                        "`1`: send what GET /v1/jobs/{id}/progress answers as `provisional`, at first and at each"
-                        " change, as soon as the post is stored",
+                        "`1`: also send the answer of GET /v1/jobs/{id}/progress as the event `provisional`, at the"
+                        " start and after each change; works as soon as the post is stored",
                     ),
                     **RESUME_QUERY,
                 },
@@ -171,11 +174,11 @@ class EventRoutes:
                 path="/v1/jobs/{id}/progress",
                 id="getJobProgress",
                 tag="Jobs",
-                about="Read a job with the ops that are under way, before their blocks",
+                about="Read a job with its ops that are not mined yet",
                 details=(
-                    "Each step names its evidence. A settle that is stored names the result, which can be fetched,"
-                    " opened and used from then on. It is provisional until its block, and a later answer shows when it"
-                    " failed. Only the chain decides: check it later, because a provisional answer may be wrong."
+                    "Each step names its evidence. A stored settle names the result, so the client can fetch, open and"
+                    " use the result at once. The answer is provisional until the settle is mined, and a later answer"
+                    " shows if the settle failed. Check the job later, because only the chain is final."
                 ),
                 handler=self.read_progress,
                 segments={"id": Parameter(BYTES32, "id of the job", example=MEMBER_TEXTS["job_id"].example)},
@@ -192,13 +195,13 @@ class EventRoutes:
 
     async def stream_all(self, request: Request) -> StreamedResponse:
         query = request.query
-        wanted = EventFilter(
+        event_filter = EventFilter(
             owner=query.get("owner"),
             model_id=query.get("model"),
             provider_id=query.get("provider"),
             state=_STATES.get(query.get("state", "")),
         )
-        return self._stream_response(request, wanted)
+        return self._stream_response(request, event_filter)
 
     async def stream_job(self, request: Request) -> Response | StreamedResponse:
         job_id = request.path["id"]
@@ -214,22 +217,26 @@ class EventRoutes:
         progress = await self.progress.read_progress(request.path["id"])
         return responses.not_found(NoSuchObject("job")) if progress is None else responses.ok(progress)
 
-    def _stream_response(self, request: Request, wanted: EventFilter, *, provisional: bool = False) -> StreamedResponse:
-        return StreamedResponse(200, STREAM_HEADERS, None, partial(self._open_stream, request, wanted, provisional))
+    def _stream_response(
+        self, request: Request, event_filter: EventFilter, *, provisional: bool = False
+    ) -> StreamedResponse:
+        return StreamedResponse(
+            200, STREAM_HEADERS, None, partial(self._open_stream, request, event_filter, provisional)
+        )
 
     @asynccontextmanager
     async def _open_stream(
-        self, request: Request, wanted: EventFilter, provisional: bool
+        self, request: Request, event_filter: EventFilter, provisional: bool
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         async with AsyncExitStack() as held:
-            held.enter_context(self.places.hold_place(request.caller, "stream"))
+            held.enter_context(self.connection_limits.count_connection(request.caller, "stream"))
             after = resume_position(request)
             turn = partial(self.buckets.wait_and_take, request.caller, REQUESTS_PER_REPLAY_PIECE)
-            listener, since = await held.enter_async_context(self.hub.follow(wanted, after, turn))
-            present, job_id = None, wanted.job_id
+            listener, since = await held.enter_async_context(self.hub.follow(event_filter, after, turn))
+            current, job_id = None, event_filter.job_id
             if job_id is not None and after is None:  # read after the listener has started, so that no event is missed
-                present = (await self.current_events.get(job_id)).value
-            progress = None
+                current = (await self.current_events.get(job_id)).value
+            read_progress = None
             if job_id is not None and provisional:
-                progress = held.enter_context(self.progress.follow(job_id, listener))
-            yield stream_events(listener, since if present is None else present.id, present, progress)
+                read_progress = held.enter_context(self.progress.follow(job_id, listener))
+            yield stream_events(listener, since if current is None else current.id, current, read_progress)

@@ -84,7 +84,7 @@ class FileStore:
     async def find(self, file_id: str, owner: bytes) -> FileRow | None:
         """Return a live file of this owner, or None."""
         async with self.database.connection() as connection:
-            return await files_sql.find(connection, file_id, owner)
+            return await files_sql.find_file(connection, file_id, owner)
 
     def open(
         self, row: FileRow, first: int = 0, last: int | None = None
@@ -95,14 +95,14 @@ class FileStore:
         """
         return self.pins.read(files_sql.object_key(row.id), first=first, last=last)
 
-    async def remove(self, doomed: FileRemoval) -> None:
+    async def remove(self, removal: FileRemoval) -> None:
         """Remove a file, or an unfinished upload, whose removal this process has leased."""
-        key = files_sql.object_key(doomed.id)
-        if doomed.upload_id is not None:
-            await self.pins.abort(key, doomed.upload_id)
+        key = files_sql.object_key(removal.id)
+        if removal.upload_id is not None:
+            await self.pins.abort(key, removal.upload_id)
         await self.pins.delete(key)
         async with self.database.connection() as connection:
-            await files_sql.delete_row(connection, doomed.id)
+            await files_sql.delete_row(connection, removal.id)
 
     async def _store_content(
         self, file_id: str, pieces: AsyncIterable[bytes], inspection: Inspection
@@ -140,7 +140,7 @@ class FileStore:
                 retention_seconds=retention_seconds,
             )
         if row is None:
-            raise _lost_row_error()
+            raise _file_being_removed_error()
         return row
 
     @asynccontextmanager
@@ -151,17 +151,17 @@ class FileStore:
         content of an earlier upload."""
 
         async def insert_row(connection: Connection) -> StartedUpload | None:
-            begun = await files_sql.begin_upload(connection, file_id, owner, purpose, filename, reserved=reserved)
-            if begun is not None and purpose != "batch_output":
+            started = await files_sql.begin_upload(connection, file_id, owner, purpose, filename, reserved=reserved)
+            if started is not None and purpose != "batch_output":
                 await self.budgets.check(connection, owner)
-            return begun
+            return started
 
-        begun = await self.database.transact(insert_row)
-        if begun is None:
-            raise _lost_row_error()
+        started = await self.database.transact(insert_row)
+        if started is None:
+            raise _file_being_removed_error()
         try:
-            if begun.upload_id is not None:
-                await self.pins.abort(files_sql.object_key(file_id), begun.upload_id)
+            if started.upload_id is not None:
+                await self.pins.abort(files_sql.object_key(file_id), started.upload_id)
             yield
         except BaseException:
             with anyio.move_on_after(10, shield=True):
@@ -171,9 +171,9 @@ class FileStore:
     async def _abandon_upload(self, file_id: str) -> None:
         try:
             async with self.database.connection() as connection:
-                doomed = await files_sql.lease_unfinished(connection, file_id)
-            if doomed is not None:
-                await self.remove(doomed)
+                removal = await files_sql.lease_unfinished_upload(connection, file_id)
+            if removal is not None:
+                await self.remove(removal)
         except Retryable as error:
             # The janitor removes the row when it expires. The caller gets the original error.
             log.warning("upload left to the janitor", file=file_id, reason=error.message)
@@ -189,10 +189,10 @@ class _PartRecorder:
     async def __call__(self, upload_id: str) -> None:
         async with self.database.connection() as connection:
             if not await files_sql.record_part(connection, self.file_id, upload_id):
-                raise _lost_row_error()
+                raise _file_being_removed_error()
 
 
-def _lost_row_error() -> Retryable:
+def _file_being_removed_error() -> Retryable:
     return Retryable("pinner_unavailable", "the file is being removed; try again", "store_unavailable", 2)
 
 
@@ -217,20 +217,20 @@ class Uploads:
     database: Database
     retention_seconds: int
 
-    async def find_input(self, owner: bytes, cid: str) -> FileRow | None:
+    async def find_input_upload(self, owner: bytes, cid: str) -> FileRow | None:
         async with self.database.connection() as connection:
             return await files_sql.find_by_cid(connection, owner, cid, "input")
 
-    async def find_result(self, owner: bytes, cid: str) -> FileRow | None:
+    async def find_result_upload(self, owner: bytes, cid: str) -> FileRow | None:
         async with self.database.connection() as connection:
             return await files_sql.find_by_cid(connection, owner, cid, "result")
 
     async def hold(self, upload: FileRow, job_id: bytes) -> bool:
         """Keep an upload while an op that names it is undecided. Return False when the upload is gone."""
         async with self.database.connection() as connection:
-            return await files_sql.hold(connection, upload.id, job_id)
+            return await files_sql.hold_file(connection, upload.id, job_id)
 
     async def attach(self, upload: FileRow) -> None:
         """Keep an upload for the retention period, because its op took effect."""
         async with self.database.connection() as connection:
-            await files_sql.attach(connection, upload.id, self.retention_seconds)
+            await files_sql.attach_file(connection, upload.id, self.retention_seconds)

@@ -13,7 +13,7 @@ from common.quotes import derive_job_id
 from coordinatord.storage.database.connections import Connection
 
 Purpose = files.Purpose
-# Owner and content id of an upload.
+# Owner and content id of an upload. Batch lines refer to uploads by this pair.
 UploadName = tuple[bytes, str]
 
 # Life of an upload that no job or batch refers to.
@@ -24,7 +24,7 @@ UPLOAD_TIMEOUT: Final = timedelta(hours=1)
 HOLD_TIME: Final = timedelta(minutes=15)
 REMOVAL_LEASE: Final = timedelta(seconds=120)
 _COLUMNS: Final = "id, owner, purpose, filename, cid, commitment, bytes, lines, attached, created_at, expires_at"
-_LIVE: Final = "(expires_at > clock_timestamp() and removing_until is null)"
+_IS_LIVE: Final = "(expires_at > clock_timestamp() and removing_until is null)"
 _NAMED_BY_JOB: Final = (
     "exists (select 1 from jobs j where j.job_id = f.held_for and (j.task_cid = f.cid or j.result_cid = f.cid))"
 )
@@ -136,10 +136,10 @@ async def complete_upload(
     return None if row is None else _file_row(row)
 
 
-async def find(connection: Connection, file_id: str, owner: bytes) -> FileRow | None:
+async def find_file(connection: Connection, file_id: str, owner: bytes) -> FileRow | None:
     """Return a live file of this owner, or None."""
     row = await connection.fetchrow(
-        f"select {_COLUMNS} from files where id = $1 and owner = $2 and cid is not null and {_LIVE}",
+        f"select {_COLUMNS} from files where id = $1 and owner = $2 and cid is not null and {_IS_LIVE}",
         file_id,
         owner,
     )
@@ -149,7 +149,7 @@ async def find(connection: Connection, file_id: str, owner: bytes) -> FileRow | 
 async def find_by_cid(connection: Connection, owner: bytes, cid: str, purpose: Purpose) -> FileRow | None:
     """Return the owner's live upload with this content id. If there are several, return the last to expire."""
     row = await connection.fetchrow(
-        f"select {_COLUMNS} from files where owner = $1 and cid = $2 and purpose = $3 and {_LIVE}"
+        f"select {_COLUMNS} from files where owner = $1 and cid = $2 and purpose = $3 and {_IS_LIVE}"
         " order by expires_at desc limit 1",
         owner,
         cid,
@@ -158,12 +158,12 @@ async def find_by_cid(connection: Connection, owner: bytes, cid: str, purpose: P
     return None if row is None else _file_row(row)
 
 
-async def hold(connection: Connection, file_id: str, job_id: bytes) -> bool:
+async def hold_file(connection: Connection, file_id: str, job_id: bytes) -> bool:
     """Keep a file for up to HOLD_TIME, while an op of `job_id` that names the file is undecided. Return False when the
     file is gone."""
     held = await connection.fetchval(
         "update files set held_for = $2, held_until = clock_timestamp() + $3"
-        f" where id = $1 and cid is not null and {_LIVE} returning true",
+        f" where id = $1 and cid is not null and {_IS_LIVE} returning true",
         file_id,
         job_id,
         HOLD_TIME,
@@ -171,7 +171,9 @@ async def hold(connection: Connection, file_id: str, job_id: bytes) -> bool:
     return held is True
 
 
-async def attach(connection: Connection, file_id: str, retention_seconds: int, job_id: bytes | None = None) -> bool:
+async def attach_file(
+    connection: Connection, file_id: str, retention_seconds: int, job_id: bytes | None = None
+) -> bool:
     """Keep a file for the retention period, because a job or batch refers to it.
 
     Pass `job_id` unless the file is already held for that job. Return False when the file is gone or about to be
@@ -210,7 +212,7 @@ async def attach_files_of_jobs(connection: Connection, retention_seconds: int, *
     )
 
 
-async def lease_expired(connection: Connection, limit: int) -> list[FileRemoval]:
+async def lease_expired_files(connection: Connection, limit: int) -> list[FileRemoval]:
     """Lease expired files to the caller for removal. No other process removes a leased file."""
     rows = await connection.fetch(
         "update files set removing_until = clock_timestamp() + $2 where id in (select id from files"
@@ -223,7 +225,7 @@ async def lease_expired(connection: Connection, limit: int) -> list[FileRemoval]
     return [FileRemoval(row["id"], row["upload_id"]) for row in rows]
 
 
-async def lease_unfinished(connection: Connection, file_id: str) -> FileRemoval | None:
+async def lease_unfinished_upload(connection: Connection, file_id: str) -> FileRemoval | None:
     """Lease an incomplete upload for removal. Return None if the upload is being removed already, or if its row has the
     content of an earlier upload."""
     row = await connection.fetchrow(
@@ -244,10 +246,10 @@ def _file_row(row: asyncpg.Record) -> FileRow:
     return FileRow(*row)
 
 
-async def find_inputs(connection: Connection, named: Sequence[UploadName]) -> dict[UploadName, FileRow]:
+async def find_inputs(connection: Connection, names: Sequence[UploadName]) -> dict[UploadName, FileRow]:
     """Return the live input uploads with these names."""
     found: dict[UploadName, FileRow] = {}
-    for owner, cid in named:
+    for owner, cid in names:
         row = await find_by_cid(connection, owner, cid, "input")
         if row is not None:
             found[owner, cid] = row
@@ -262,5 +264,5 @@ async def attach_inputs(
     return {
         (owner, cid)
         for (owner, cid), row in uploads.items()
-        if await attach(connection, row.id, retention_seconds, derive_job_id(owner, row.commitment or b""))
+        if await attach_file(connection, row.id, retention_seconds, derive_job_id(owner, row.commitment or b""))
     }

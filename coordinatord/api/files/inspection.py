@@ -8,7 +8,7 @@ from common.api import limits
 from common.container import CommitmentHasher
 from common.refusal import Refused
 from coordinatord.api.files.files_sql import Purpose
-from coordinatord.api.files.foreign_lines import MAX_CHECKED_LINE_BYTES, check_line
+from coordinatord.api.files.foreign_lines import MAX_CHECKED_LINE_BYTES, reject_foreign_line
 
 MAX_BATCH_LINES: Final = limits.MAX_BATCH_LINES
 BLANK_BYTES: Final = b" \t\r"
@@ -44,16 +44,16 @@ class ContainerInspection:
         self._empty = self._empty and not piece
         try:
             self._commitment.update(piece)
-        except Refused as wrong:
-            raise _container_error(wrong) from wrong
+        except Refused as error:
+            raise _container_error(error) from error
 
     def finish(self) -> InspectionResult:
         if self._empty:
             raise empty_file_error()
         try:
             return InspectionResult(commitment=self._commitment.finish().c)
-        except Refused as wrong:
-            raise _container_error(wrong) from wrong
+        except Refused as error:
+            raise _container_error(error) from error
 
 
 class ResultInspection:
@@ -78,9 +78,9 @@ class LineInspection:
     """
 
     def __init__(self) -> None:
-        self._lines = 0
+        self._non_blank_lines = 0
         # Number of complete lines, including blank lines.
-        self._number = 0
+        self._line_number = 0
         # Part of the current line that has arrived.
         self._line = b""
         self._too_long = False
@@ -92,7 +92,7 @@ class LineInspection:
                 self._add_part(line)
                 self._end_line()
             self._add_part(last)
-        if self._lines > MAX_BATCH_LINES:
+        if self._non_blank_lines > MAX_BATCH_LINES:
             raise Refused(f"a batch file has at most {MAX_BATCH_LINES} non-blank lines", "file", "too_many_lines")
 
     def _add_part(self, part: bytes) -> None:
@@ -105,19 +105,19 @@ class LineInspection:
 
     def _end_line(self) -> None:
         line, self._line = self._line, b""
-        self._number += 1
+        self._line_number += 1
         if self._too_long:
-            self._lines += 1
+            self._non_blank_lines += 1
             self._too_long = False
         elif line.strip(BLANK_BYTES):
-            self._lines += 1
-            check_line(line, self._number)
+            self._non_blank_lines += 1
+            reject_foreign_line(line, self._line_number)
 
     def finish(self) -> InspectionResult:
         self.update(b"\n")
-        if not self._lines:
+        if not self._non_blank_lines:
             raise empty_file_error()
-        return InspectionResult(lines=self._lines)
+        return InspectionResult(lines=self._non_blank_lines)
 
 
 def new_inspection(purpose: Purpose) -> Inspection:
@@ -137,5 +137,5 @@ def empty_file_error() -> Refused:
     return Refused("the file is empty", "file", "empty_file")
 
 
-def _container_error(wrong: Refused) -> Refused:
-    return Refused(f"the file is not a container: {wrong.message}", "file", "bad_container")
+def _container_error(error: Refused) -> Refused:
+    return Refused(f"the file is not a container: {error.message}", "file", "bad_container")

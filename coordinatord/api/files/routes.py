@@ -26,23 +26,23 @@ from coordinatord.http.upload_forms import EXPIRES_AFTER_FIELDS, UploadForm
 from coordinatord.http.uploads import TransferLimits
 
 UPLOAD_PURPOSES: Final[tuple[Purpose, ...]] = ("input", "result", "batch")
-_TEXT: Final = Text(limits.MAX_HEADER_VALUE_BYTES)
+_ANY_TEXT: Final = Text(limits.MAX_HEADER_VALUE_BYTES)
 # Any text is accepted as an id. An unknown id is answered with 404.
-_ID: Final = {"id": Parameter(_TEXT, "id of the file", example=FILE_ID)}
+_ID_PARAMETER: Final = {"id": Parameter(_ANY_TEXT, "id of the file", example=FILE_ID)}
 _FORM_PARTS: Final[dict[str, Schema]] = {
     "purpose": {"type": "string", "enum": list(UPLOAD_PURPOSES), "description": "purpose of the file"},
     "file": {
         "type": "string",
         "format": "binary",
         "description": (
-            "the bytes, with a filename: at most MAX_BLOB_BYTES (200 MiB unless the operator says otherwise)"
+            "content of the file, with a filename; at most MAX_BLOB_BYTES (200 MiB unless the operator changed it)"
         ),
     },
     "expires_after[anchor]": {"type": "string", "enum": ["created_at"], "description": "start of the retention period"},
     "expires_after[seconds]": {
         "type": "string",
         "pattern": "^[0-9]{1,10}$",
-        "description": "the operator's retention period in seconds. Any other value is refused",
+        "description": "the operator's retention period in seconds; any other value is rejected",
     },
 }
 _OCTET_STREAM: Final = "application/octet-stream"
@@ -93,7 +93,7 @@ class FileRoutes:
                 tag="Files",
                 about="Read the description of a file",
                 handler=self.read_file,
-                segments=_ID,
+                segments=_ID_PARAMETER,
                 session=True,
                 replies=(
                     Reply(200, shape=File, about="The file"),
@@ -106,17 +106,17 @@ class FileRoutes:
                 path="/v1/files/{id}/content",
                 id="getFileContent",
                 tag="Files",
-                about="Read a file's bytes, or one range of them",
+                about="Read the content of a file, or one range of its bytes",
                 details=(
-                    "A batch's output file has an `OutputLine` for each job that settled, its error file an `ErrorLine`"
-                    " for each other line of the input, all JSONL. `range` takes one range of bytes. `if-range` with"
-                    " another etag returns the whole file."
+                    "The output file of a batch is JSONL with an `OutputLine` for each settled job. The error file is"
+                    " JSONL with an `ErrorLine` for each other line of the input. `range` takes one range of bytes."
+                    " With another etag in `if-range`, the whole file is returned."
                 ),
                 handler=self.download,
-                segments=_ID,
+                segments=_ID_PARAMETER,
                 headers={
-                    "range": Parameter(_TEXT, "one range of bytes, as `bytes=0-1023`"),
-                    "if-range": Parameter(_TEXT, "etag of the file that the range belongs to"),
+                    "range": Parameter(_ANY_TEXT, "one range of bytes, as `bytes=0-1023`"),
+                    "if-range": Parameter(_ANY_TEXT, "etag of the file that the range belongs to"),
                 },
                 session=True,
                 replies=(
@@ -135,10 +135,10 @@ class FileRoutes:
         form: UploadForm = request.body
         purpose = read_purpose(await form.read_purpose())
         filename = await form.read_filename()
-        row = await self.files.upload(request.owner, purpose, filename, self._pieces(form), form.max_size)
+        row = await self.files.upload(request.owner, purpose, filename, self._read_pieces(form), form.max_size)
         return responses.ok(_file_shape(row))
 
-    async def _pieces(self, form: UploadForm) -> AsyncIterator[bytes]:
+    async def _read_pieces(self, form: UploadForm) -> AsyncIterator[bytes]:
         """Yield the pieces of the file. After the last piece, raise Refused if `expires_after` differs from the
         retention period."""
         # If both fields came before the file, reject a wrong value before receiving the file.
@@ -150,8 +150,8 @@ class FileRoutes:
 
     def _check_expires_after(self, form: UploadForm) -> None:
         if form.expires_after:
-            wanted = read_object(ExpiresAfter, form.expires_after, "expires_after.")
-            wanted.check(self.files.retention_seconds, "expires_after")
+            expires_after = read_object(ExpiresAfter, form.expires_after, "expires_after.")
+            expires_after.check(self.files.retention_seconds, "expires_after")
 
     async def read_file(self, request: Request) -> Response:
         row = await self.files.find(request.path["id"], request.owner)
@@ -163,7 +163,7 @@ class FileRoutes:
             return responses.not_found(NoSuchObject("file"))
         etag = f'"{row.cid}"'
         try:
-            span = _requested_range(request.headers, etag, row.bytes)
+            requested = _requested_range(request.headers, etag, row.bytes)
         except UnsatisfiableRange:
             return responses.range_not_satisfiable(row.bytes)
         headers = (
@@ -174,9 +174,9 @@ class FileRoutes:
             (b"cache-control", b"private, no-cache"),
             (b"etag", etag.encode()),
         )
-        if span is None:
+        if requested is None:
             return StreamedResponse(200, headers, row.bytes, lambda: self._open_content(request, row))
-        first, last = span.first, span.last
+        first, last = requested.first, requested.last
         content_range = (b"content-range", f"bytes {first}-{last}/{row.bytes}".encode())
         return StreamedResponse(
             206, (*headers, content_range), last - first + 1, lambda: self._open_content(request, row, first, last)

@@ -15,7 +15,7 @@ from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.orders.submission import QuotedOrder
 
 
-def client_job(row: JobRow, block: int, reclaimable_block: int | None = None) -> jobs.ClientJob:
+def client_job_shape(row: JobRow, block: int, reclaimable_block: int | None = None) -> jobs.ClientJob:
     """Return a job as its client sees it. `reclaimable_block` is an estimate."""
     job_id = hex_of(row.job_id)
     # Arguments by position, because clients poll this route often, and keyword arguments would double its cost.
@@ -70,15 +70,15 @@ def candidate_shape(row: LiveAsk) -> market.ListedCandidate[Digits]:
     )
 
 
-def quote_body(book: AddressBook, quoted: QuotedOrder) -> market.QuoteBodyShape:
+def quote_body_shape(address_book: AddressBook, quoted: QuotedOrder) -> market.QuoteBodyShape:
     return market.QuoteBodyShape(
-        quote=quote_shape(book, quoted),
+        quote=quote_shape(address_book, quoted),
         candidates=tuple(candidate_shape(row) for row in quoted.candidates),
-        accepts=[market.Accepts("eip3009", f"eip155:{book.chain_id}")],
+        accepts=[market.Accepts("eip3009", f"eip155:{address_book.chain_id}")],
     )
 
 
-def quote_shape(book: AddressBook, quoted: QuotedOrder) -> market.QuoteShape[Digits, Literal["0"]]:
+def quote_shape(address_book: AddressBook, quoted: QuotedOrder) -> market.QuoteShape[Digits, Literal["0"]]:
     order, quote = quoted.order, quoted.quote
     return market.QuoteShape(
         cap=str(quote.cap),
@@ -88,12 +88,12 @@ def quote_shape(book: AddressBook, quoted: QuotedOrder) -> market.QuoteShape[Dig
         amount=str(quote.amount),
         authorization=market.Authorization(
             domain=market.TokenDomainShape(
-                name=book.token_domain.name,
-                version=book.token_domain.version,
-                chainId=book.chain_id,
-                verifyingContract=hex_of(book.paytoken),
+                name=address_book.token_domain.name,
+                version=address_book.token_domain.version,
+                chainId=address_book.chain_id,
+                verifyingContract=hex_of(address_book.paytoken),
             ),
-            to=hex_of(book.job_registry),
+            to=hex_of(address_book.job_registry),
             value=str(quote.amount),
             valid_after="0",
             valid_before=str(order.expires_at + 1),
@@ -102,13 +102,13 @@ def quote_shape(book: AddressBook, quoted: QuotedOrder) -> market.QuoteShape[Dig
     )
 
 
-def checked_shape(
-    book: AddressBook, failures: list[market.FailedCheck], quoted: QuotedOrder | None, *, paid: bool
+def check_result_shape(
+    address_book: AddressBook, failures: list[market.FailedCheck], quoted: QuotedOrder | None, *, paid: bool
 ) -> market.CheckedShape:
     return market.CheckedShape(
         ok=not failures,
         checked="submission" if paid else "order",
         failures=tuple(failures),
-        quote=quote_shape(book, quoted) if quoted is not None else None,
+        quote=quote_shape(address_book, quoted) if quoted is not None else None,
         candidates=tuple(candidate_shape(row) for row in quoted.candidates) if quoted is not None else (),
     )

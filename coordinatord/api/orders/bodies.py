@@ -40,7 +40,9 @@ class MarketProbe:
     sla_secs: int = body_field(UINT32)
     units_in: int = body_field(UINT32)
     units_out: int = body_field(UINT32)
-    designated: int = body_field(UINT32, "id of the one provider that is asked; 0 for all", optional=True, default=0)
+    designated: int = body_field(
+        UINT32, "id of the only provider to query; 0 for all providers", optional=True, default=0
+    )
 
 
 @attrs.frozen(slots=True)
@@ -113,18 +115,18 @@ def read_submission(body: Mapping[str, object]) -> MarketProbe | OrderBody:
     if body.get("rate_in") is None and body.get("rate_out") is None:
         return read_object(MarketProbe, body)
     order = read_object(OrderBody, body)
-    for fault in shape_faults(order):
+    for fault in optional_field_faults(order):
         raise fault
     return order
 
 
-def shape_faults(body: OrderBody) -> Iterator[Refused]:
+def optional_field_faults(body: OrderBody) -> Iterator[Refused]:
     """Yield the faults of the optional fields: a payment without amount or container, a container without payment, or
     two containers."""
     has_container = body.container is not None or body.container_cid is not None
     if body.auth_sig is None:
         if has_container:
-            yield Refused("a container must come with auth_sig", "container", "container_without_payment")
+            yield Refused("a container requires auth_sig", "container", "container_without_payment")
         return
     if not has_container:
         yield Refused("auth_sig requires container or container_cid", "container", "container_required")

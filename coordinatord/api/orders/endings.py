@@ -40,16 +40,16 @@ class EndingFinder:
 
     async def _search_logs(self, job_id: bytes) -> bytes | None:
         async with self.database.connection() as connection:
-            posted = await jobs_sql.read_posted_block(connection, job_id)
-        if posted is None:
-            raise Retryable("not_ready", "the index does not know the job yet", retry_after=1)
+            first = await jobs_sql.read_posted_block(connection, job_id)
+        if first is None:
+            raise Retryable("not_ready", "the index does not know the job yet; try again", retry_after=1)
         head = await self.registry.read_head()
         for _ in range(MAX_BLOCK_RANGES):
-            if posted > head:
+            if first > head:
                 return None
-            last = min(posted + self.blocks_per_search - 1, head)
-            found = await self.registry.find_ending(job_id, posted, last)
+            last = min(first + self.blocks_per_search - 1, head)
+            found = await self.registry.find_ending(job_id, first, last)
             if found is not None:
                 return found
-            posted = last + 1
+            first = last + 1
         return None

@@ -40,10 +40,10 @@ def new_fault(message: str, param: str | None, code: str | None = None, *, line_
     return Fault(message, param, code, line_code or code or _DEFAULT_LINE_CODE)
 
 
-_EXPIRY: Final = f"expires_at must be in the next {MAX_ORDER_LIFETIME_S} seconds"
+_EXPIRY_MESSAGE: Final = f"expires_at must be in the next {MAX_ORDER_LIFETIME_S} seconds"
 WRONG_JOB_ID: Final = new_fault("job_id must be keccak256(owner ‖ c)", "job_id")
-EXPIRED: Final = new_fault(_EXPIRY, "expires_at", line_code="order_expired")
-EXPIRES_TOO_LATE: Final = new_fault(_EXPIRY, "expires_at", line_code="expiry_too_far")
+EXPIRED: Final = new_fault(_EXPIRY_MESSAGE, "expires_at", line_code="order_expired")
+EXPIRES_TOO_LATE: Final = new_fault(_EXPIRY_MESSAGE, "expires_at", line_code="expiry_too_far")
 SLA_TOO_LONG: Final = new_fault(f"sla_secs must be at most {limits.MAX_SLA_S}", "sla_secs", line_code="sla_too_long")
 WRONG_SIGNER: Final = new_fault("signature does not recover to owner", "signature", "invalid_order_signature")
 # `POST /v1/jobs` answers this fault with a new quote.

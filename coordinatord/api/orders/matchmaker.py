@@ -29,4 +29,4 @@ class Matchmaker:
         """Record that an order was accepted. The provider that it designates then ranks behind other providers of the
         same price."""
         if order.designated:
-            await liveness_sql.mark_picked(self.database, order.designated, order.model_id)
+            await liveness_sql.record_pick(self.database, order.designated, order.model_id)

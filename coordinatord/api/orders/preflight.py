@@ -14,9 +14,9 @@ from common.api import errors
 from common.api.fields import read_object_or_faults
 from common.api.market import FailedCheck
 from common.refusal import Refused
-from coordinatord.api.orders.bodies import OrderBody, shape_faults
+from coordinatord.api.orders.bodies import OrderBody, optional_field_faults
 from coordinatord.api.orders.faults import SLA_NOT_ALLOWED, Fault
-from coordinatord.api.orders.submission import QuotedOrder, Submissions
+from coordinatord.api.orders.submission import QuotedOrder, SubmissionService
 from coordinatord.api.orders.validation import DUPLICATE_JOB, Failure, Findings
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import PredictedRefusal
@@ -29,8 +29,8 @@ MAX_WAITING_CHECKS: Final = 64
 class Preflight:
     """Checks orders without posting them, a few at a time, because the checks are slow."""
 
-    submissions: Submissions
-    _turns: anyio.CapacityLimiter = attrs.field(
+    submissions: SubmissionService
+    _check_limiter: anyio.CapacityLimiter = attrs.field(
         factory=lambda: anyio.CapacityLimiter(MAX_CONCURRENT_CHECKS), init=False
     )
 
@@ -40,20 +40,20 @@ class Preflight:
         body = read_object_or_faults(OrderBody, values)
         if isinstance(body, list):
             return [_failed_body_check(fault) for fault in body], None
-        if self._turns.statistics().tasks_waiting >= MAX_WAITING_CHECKS:
+        if self._check_limiter.statistics().tasks_waiting >= MAX_WAITING_CHECKS:
             raise Retryable("busy", "too many orders wait to be checked; try again later", retry_after=1)
-        async with self._turns:
+        async with self._check_limiter:
             return await self._check(body)
 
     async def _check(self, body: OrderBody) -> tuple[list[FailedCheck], QuotedOrder | None]:
         checks = self.submissions.checks
-        found = Findings(await checks.registry.read_fees())
-        failed = [_failed_body_check(fault) for fault in shape_faults(body)]
+        findings = Findings(await checks.registry.read_fees())
+        failed = [_failed_body_check(fault) for fault in optional_field_faults(body)]
         failed += map(_failed_check, checks.order_faults(body))
-        async for failure in checks.find_failures(body, found, every=True, is_sound=not failed):
+        async for failure in checks.find_failures(body, findings, report_all=True, is_valid=not failed):
             failed.append(_failed_check(failure))
         try:
-            return failed, await self.submissions.quote_order(body, found.terms)
+            return failed, await self.submissions.quote_order(body, findings.terms)
         except Refused:  # the price is too large; `failed` reports that already
             return failed, None
 

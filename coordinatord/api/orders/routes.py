@@ -18,7 +18,13 @@ from coordinatord.api.orders import answers
 from coordinatord.api.orders.bodies import MarketProbe, OrderBody, read_submission
 from coordinatord.api.orders.cancel import AlreadyEnded, CancelBody, CancelOutcome, CancelService
 from coordinatord.api.orders.preflight import Preflight
-from coordinatord.api.orders.submission import ProbeAnswer, QuotedOrder, Submissions, SubmitOutcome, SubmittedOrder
+from coordinatord.api.orders.submission import (
+    ProbeAnswer,
+    QuotedOrder,
+    SubmissionService,
+    SubmitOutcome,
+    SubmittedOrder,
+)
 from coordinatord.base.outcomes import NoSuchObject, PredictedRefusal
 from coordinatord.chain.relayer.outbox_sql import Queued
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
@@ -72,7 +78,7 @@ _REFUSALS = (
 )
 
 
-def submit_response(outcome: SubmitOutcome, book: AddressBook, poll: str) -> Response:
+def submit_response(outcome: SubmitOutcome, address_book: AddressBook, poll: str) -> Response:
     match outcome:
         case SubmittedOrder():
             body = jobs.PostedShape(hex_of(outcome.job_id), outcome.task_cid, hex_of(outcome.tx_hash))
@@ -82,7 +88,7 @@ def submit_response(outcome: SubmitOutcome, book: AddressBook, poll: str) -> Res
             return responses.not_retryable(402, listed)
         case QuotedOrder():
             # 402 requests payment. 409 means that the signed amount is outdated.
-            quote = answers.quote_body(book, outcome)
+            quote = answers.quote_body_shape(address_book, outcome)
             return responses.not_retryable(409 if outcome.changed else 402, quote)
         case RefusedByChain() | PredictedRefusal() | RelayBusy() | NoReceipt():
             return relay_responses.relay_failure_response(outcome, poll)
@@ -98,8 +104,8 @@ def cancel_response(job_id: bytes, outcome: CancelOutcome) -> Response:
 
 @attrs.frozen(slots=True)
 class OrderRoutes:
-    book: AddressBook
-    submissions: Submissions
+    address_book: AddressBook
+    submissions: SubmissionService
     preflight: Preflight
     cancels: CancelService
     reads: IndexReads
@@ -112,15 +118,14 @@ class OrderRoutes:
                 path="/v1/jobs",
                 id="postJob",
                 tag="Jobs",
-                about="Ask the market, get a quote, or post a job",
+                about="List the live asks, get a quote, or post a job",
                 details=(
-                    "One body in three modes. Without `rate_in` and `rate_out` it is a question to the market"
-                    " (`probe`): 402 with every live ask. There are no candidates where no provider offers that, and"
-                    " for an unknown model, window or provider. With one of the two it is an order that lacks the"
-                    " other: 400. With the signed order (`quote`): 402 with the price and the payment to sign. With"
-                    " `auth_sig`, `amount` and a container as well (`submission`): the job is posted, 201. The quote is"
-                    " answered before model, window and payer are checked. The job's id is known before it is sent."
-                    " After a lost answer or a 504 look at GET /v1/jobs/{id}, then send the same again."
+                    "The body selects one of three modes. `probe`: without `rate_in` and `rate_out`, the answer is 402"
+                    " with every live ask; the list is empty for an unknown model, window or provider. `quote`: for a"
+                    " signed order, the answer is 402 with the price and the payment to sign; model, window and payer"
+                    " are not checked yet. `submission`: with `auth_sig`, `amount` and a container, the job is posted,"
+                    " and the answer is 201. The client computes the job's id. If the answer is lost or is a 504, read"
+                    " GET /v1/jobs/{id}, then send the same request again."
                 ),
                 handler=self.post_job,
                 headers=PREFER_HEADERS,
@@ -128,13 +133,15 @@ class OrderRoutes:
                 replies=(
                     Reply(201, shape=jobs.PostedShape, about="The job is posted"),
                     STORED_REPLY,
-                    Reply(402, shape=market.Candidates[Digits], about="Asked without rates: the live asks, ranked"),
-                    Reply(402, shape=market.QuoteBodyShape, about="Asked with rates: the quote. Not an error"),
+                    Reply(402, shape=market.Candidates[Digits], about="For a probe: the live asks, ranked"),
+                    Reply(
+                        402, shape=market.QuoteBodyShape, about="For an order without payment: the quote. Not an error"
+                    ),
                     *malformed_replies(*_REFUSALS),
                     Reply(
                         409,
                         shape=market.QuoteBodyShape,
-                        about="`amount` is not the current one: a fresh quote. Sign a new payment, send again",
+                        about="`amount` is outdated: a new quote. Sign a new payment and send the request again",
                     ),
                     *chain_refusal_replies("post"),
                     *RELAY_REPLIES,
@@ -150,18 +157,18 @@ class OrderRoutes:
                 tag="Jobs",
                 about="Report every check that an order fails",
                 details=(
-                    "Takes the body of POST /v1/jobs, as a quote or as a submission, and runs every check that posting"
-                    " it runs. POST /v1/jobs answers with the first that fails, this route with all, and with the live"
+                    "Takes the body of POST /v1/jobs, as a quote or as a submission, and runs the same checks. POST"
+                    " /v1/jobs reports the first failed check, and this route reports all of them, and the live"
                     " candidates that would take the order. Nothing is posted, stored or counted against budgets."
-                    " Without `auth_sig` the payment and the container are not checked, and nothing that could be paid"
-                    " with leaves the wallet. A field that cannot be read ends the check."
+                    " Without `auth_sig`, the payment and the container are not checked, so the client need not sign a"
+                    " payment. If a field cannot be read, the other checks do not run."
                 ),
                 handler=self.check_order,
                 body=Body(
                     limits.MAX_ORDER_BODY_BYTES, _read_unchecked, lambda: object_schema(OrderBody), _examples_for_check
                 ),
                 replies=(
-                    Reply(200, shape=market.CheckedShape, about="The checks that fail, if any"),
+                    Reply(200, shape=market.CheckedShape, about="The failed checks, if any"),
                     *malformed_replies(),
                     *CHAIN_REPLIES,
                     Reply(429, "busy"),
@@ -178,8 +185,8 @@ class OrderRoutes:
                 tag="Jobs",
                 about="Read one job, as its client sees it",
                 details=(
-                    "Poll it: after a quarter of a second, then ever later, up to every five seconds, until `status`"
-                    " is `completed`, `failed` or `cancelled`."
+                    "Poll this route until `status` is `completed`, `failed` or `cancelled`. Start with a pause of a"
+                    " quarter of a second, and increase the pause to five seconds."
                 ),
                 handler=self.read_job,
                 segments={"id": Parameter(BYTES32, "id of the job", example=MEMBER_TEXTS["job_id"].example)},
@@ -198,15 +205,15 @@ class OrderRoutes:
                 tag="Jobs",
                 about="Cancel an open job",
                 details=(
-                    "Cancels an open job. 200 for a job that has ended means that nothing was done: `status` of GET"
-                    " /v1/jobs/{id} shows how it ended. Such a job's cancel, too, must be signed by its owner within"
-                    " 600 s."
+                    "For a job that has already ended, the answer is also 200, and nothing is done. `status` of GET"
+                    " /v1/jobs/{id} shows how the job ended. The owner must sign the cancel at most 600 s before it is"
+                    " sent, even for an ended job."
                 ),
                 handler=self.cancel_job,
                 segments={"id": Parameter(BYTES32, "id of the job", example=MEMBER_TEXTS["job_id"].example)},
                 body=Body.of(CancelBody, limits.MAX_CANCEL_BODY_BYTES),
                 replies=(
-                    Reply(200, shape=jobs.Cancelled, about="The job is cancelled, or had ended before"),
+                    Reply(200, shape=jobs.Cancelled, about="The job is cancelled, or it had already ended"),
                     *malformed_replies(),
                     *chain_refusal_replies("cancel"),
                     *RELAY_REPLIES,
@@ -221,12 +228,12 @@ class OrderRoutes:
         outcome = await self.submissions.submit(body, wait=not request.prefers(RESPOND_ASYNC))
         if isinstance(outcome, Queued):
             return await stored_response(self.progress, outcome.relay.subject)
-        return submit_response(outcome, self.book, poll)
+        return submit_response(outcome, self.address_book, poll)
 
     async def check_order(self, request: Request) -> Response:
         failures, quoted = await self.preflight.check(request.body)
         paid = request.body.get("auth_sig") is not None
-        return responses.ok(answers.checked_shape(self.book, failures, quoted, paid=paid))
+        return responses.ok(answers.check_result_shape(self.address_book, failures, quoted, paid=paid))
 
     async def read_job(self, request: Request) -> Response:
         found = await self.reads.job.get(request.path["id"])
@@ -235,7 +242,7 @@ class OrderRoutes:
         at, block = row.reclaimable_at, None
         if at is not None:
             block = await self.reads.pace.estimate_block_after(found.snapshot, at)
-        return responses.ok(answers.client_job(row, found.snapshot.block_number, block), snapshot=found.snapshot)
+        return responses.ok(answers.client_job_shape(row, found.snapshot.block_number, block), snapshot=found.snapshot)
 
     async def cancel_job(self, request: Request) -> Response:
         job_id = request.path["id"]

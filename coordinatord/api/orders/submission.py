@@ -59,10 +59,10 @@ SubmitOutcome: TypeAlias = ProbeAnswer | QuotedOrder | PredictedRefusal | Relaye
 
 
 @attrs.frozen(slots=True)
-class Submissions:
+class SubmissionService:
     checks: OrderChecks
     market: Matchmaker
-    offered: Mailbox[PendingJob]
+    offers: Mailbox[PendingJob]
     containers: Containers
     relaying: Relaying
 
@@ -73,20 +73,22 @@ class Submissions:
             return ProbeAnswer(await self.market.find_asks(body))
         for fault in self.checks.order_faults(body):
             raise fault.as_refused()
-        found, paid = Findings(await self.checks.registry.read_fees()), paid_order_of(body)
+        findings, paid = Findings(await self.checks.registry.read_fees()), paid_order_of(body)
         if paid is None:
-            return await self.quote_order(body, found.terms)
+            return await self.quote_order(body, findings.terms)
         with spans.span("submission", job=hex_of(body.job_id), model_id=body.model_id):
-            return await self._submit(body, paid, found, wait=wait)
+            return await self._submit(body, paid, findings, wait=wait)
 
-    async def _submit(self, body: OrderBody, paid: PaidOrder, found: Findings, *, wait: bool) -> SubmitOutcome | Queued:
-        async with aclosing(self.checks.find_failures(body, found)) as failures:
+    async def _submit(
+        self, body: OrderBody, paid: PaidOrder, findings: Findings, *, wait: bool
+    ) -> SubmitOutcome | Queued:
+        async with aclosing(self.checks.find_failures(body, findings)) as failures:
             failure = await anext(failures, None)
         match failure:
             case None:
-                outcome = await self._post_order(paid, found, wait=wait)
+                outcome = await self._post_order(paid, findings, wait=wait)
             case Fault() if failure is WRONG_AMOUNT:
-                return await self.quote_order(body, found.terms, changed=True)
+                return await self.quote_order(body, findings.terms, changed=True)
             case Fault():
                 raise failure.as_refused()
             case Retryable():
@@ -103,20 +105,20 @@ class Submissions:
     async def quote_order(self, body: OrderBody, terms: FeeTerms, *, changed: bool = False) -> QuotedOrder:
         return QuotedOrder(body, body.quote(terms), terms.fee_bps, await self.market.find_asks(body), changed)
 
-    async def _post_order(self, paid: PaidOrder, found: Findings, *, wait: bool) -> RelayedOutcome | Queued:
+    async def _post_order(self, paid: PaidOrder, findings: Findings, *, wait: bool) -> RelayedOutcome | Queued:
         """Post the order. Hold the container until the post has ended. If the outcome of the post stays unknown, the
         janitor later decides whether to remove the container."""
-        body, upload, uploads = paid.body, found.upload, self.checks.uploads
+        body, upload, uploads = paid.body, findings.upload, self.checks.uploads
         if upload is not None:
             if not await uploads.hold(upload, body.job_id):
                 raise UNKNOWN_UPLOAD.as_refused()
-            outcome = await self._relay_post(paid, found, upload.cid, wait=wait)
+            outcome = await self._relay_post(paid, findings, upload.cid, wait=wait)
             if isinstance(outcome, SubmittedOrder):
                 await uploads.attach(upload)
             return outcome
         key, content = container_key(body.job_id), body.container or b""
         async with self.containers.hold_content(key, body.job_id, content, body.owner, bounded=True) as holding:
-            outcome = await self._relay_post(paid, found, holding.cid, wait=wait)
+            outcome = await self._relay_post(paid, findings, holding.cid, wait=wait)
             if isinstance(outcome, SubmittedOrder):
                 holding.mark_effective()
             elif isinstance(outcome, RefusedByChain):
@@ -124,11 +126,11 @@ class Submissions:
             return outcome
 
     async def _relay_post(
-        self, paid: PaidOrder, found: Findings, task_cid: str, *, wait: bool
+        self, paid: PaidOrder, findings: Findings, task_cid: str, *, wait: bool
     ) -> RelayedOutcome | Queued:
-        if found.admitted is None:
+        if findings.admitted is None:
             raise AssertionError("the checks found no failure but did not admit the submission")
-        body, spending = paid.body, found.admitted.spending
+        body, spending = paid.body, findings.admitted.spending
         queued = await self.relaying.submit(
             NewRelay(
                 kind=RelayKind.POST,
@@ -140,14 +142,14 @@ class Submissions:
                 signer=body.owner,
                 gas_estimate=spending.estimate,
                 spending=spending,
-                promise=found.promise,
+                promise=findings.promise,
             )
         )
         if not isinstance(queued, Queued):
             return queued
         order = Order(**{field.name: getattr(body, field.name) for field in attrs.fields(Order)})
-        posted = PostedOrder(order, body.owner, found.terms)
-        self.offered.put(PendingJob(queued.id, posted, body.signature, paid.payment, task_cid))
+        posted = PostedOrder(order, body.owner, findings.terms)
+        self.offers.put(PendingJob(queued.id, posted, body.signature, paid.payment, task_cid))
         if not queued.joined:
             await self.market.record_pick(body)
         if not wait:

@@ -150,14 +150,14 @@ async def read_chain_facts(
     enabled = {model for model in models if is_true(next(answers))}
     allowed = {sla for sla in slas if is_true(next(answers))}
     without_code = {owner for owner in owners if next(answers) == b""}
-    tried = next(answers) if trial is not None else None
+    trial_answer = next(answers) if trial is not None else None
     balances = {owner: decode_balance(next(answers)) for owner in owners}
     return ChainFacts(
         models=enabled,
         windows=allowed if windows else None,
         payers=without_code,
         balances={owner: balance for owner, balance in balances.items() if balance is not None},
-        refusal=tried if isinstance(tried, Reverted) else None,
+        refusal=trial_answer if isinstance(trial_answer, Reverted) else None,
     )
 
 
@@ -190,50 +190,54 @@ class OrderChecks:
         return order_faults(body, self.domains, self.clock())
 
     async def find_failures(
-        self, body: OrderBody, found: Findings, *, every: bool = False, is_sound: bool = True
+        self, body: OrderBody, findings: Findings, *, report_all: bool = False, is_valid: bool = True
     ) -> AsyncGenerator[Failure, None]:
         """Run the checks that follow `order_faults`, cheapest first. Raise Retryable if a check cannot be decided now.
 
-        `every` means that the caller collects all failures, and `is_sound` that no check has failed yet. The post is
-        simulated only for a sound order, because after a failure its revert would repeat that failure."""
+        `report_all` means that the caller collects all failures, and `is_valid` that no check has failed yet. The post
+        is simulated only for a valid order, because the revert of an invalid post would only repeat a known failure."""
         paid = paid_order_of(body)
-        for fault in payment_faults(paid, self.domains, self.registry.address, found.terms) if paid is not None else ():
-            is_sound = False
+        for fault in (
+            payment_faults(paid, self.domains, self.registry.address, findings.terms) if paid is not None else ()
+        ):
+            is_valid = False
             yield fault
         try:
-            found.admitted = await self.budgets.admit(RelayKind.POST, body.owner, body.job_id)
+            findings.admitted = await self.budgets.admit(RelayKind.POST, body.owner, body.job_id)
         except Retryable as error:
             if error.kind != "busy":
                 raise
             yield error  # the order is over its owner's gas budget
-        for fault in await self._container_faults(paid, found):
-            is_sound = False
+        for fault in await self._container_faults(paid, findings):
+            is_valid = False
             yield fault
         trial = None
-        if paid is not None and is_sound:
+        if paid is not None and is_valid:
             trial = self.registry.simulation_view(paid.calldata(TRIAL_CID), self.relayer)
         facts = await read_chain_facts(self.registry, self.promises.token, [body], windows=True, trial=trial)
         for fault in facts.find_faults(body):
-            is_sound = False
+            is_valid = False
             yield faults.sla_not_allowed(await self.windows.read()) if fault is faults.SLA_NOT_ALLOWED else fault
-        if every and await self.registry.read_job(body.job_id) is not None:
+        if report_all and await self.registry.read_job(body.job_id) is not None:
             yield RefusedByChain(DUPLICATE_JOB, b"")
             return
-        amount = paid.amount if paid is not None else _required_amount(body, found.terms)
+        amount = paid.amount if paid is not None else _required_amount(body, findings.terms)
         balance = facts.balances.get(body.owner)
         if amount is None:
             return
-        if facts.refusal is not None and is_sound:
+        if facts.refusal is not None and is_valid:
             refused = _classify_revert(facts.refusal, body.owner, amount, balance)
             yield refused
             if isinstance(refused, PredictedRefusal):  # the check of the promise below would fail for the same reason
                 return
-        if found.admitted is not None:
-            found.promise = await self.promises.promise_payment(found.admitted.standing, body.owner, amount, balance)
-            if found.promise is None and not await self.budgets.is_under_way(body.job_id):
+        if findings.admitted is not None:
+            findings.promise = await self.promises.promise_payment(
+                findings.admitted.standing, body.owner, amount, balance
+            )
+            if findings.promise is None and not await self.budgets.is_under_way(body.job_id):
                 yield insufficient_balance(body.owner, amount, balance)
 
-    async def _container_faults(self, paid: PaidOrder | None, found: Findings) -> list[Fault]:
+    async def _container_faults(self, paid: PaidOrder | None, findings: Findings) -> list[Fault]:
         if paid is None:
             return []
         body = paid.body
@@ -242,8 +246,8 @@ class OrderChecks:
         else:
             failed = [*container_faults(body)]
         if body.container_cid is not None:
-            found.upload = await self.uploads.find_input(body.owner, body.container_cid)
-            fault = upload_fault(body, found.upload)
+            findings.upload = await self.uploads.find_input_upload(body.owner, body.container_cid)
+            fault = upload_fault(body, findings.upload)
             failed += [fault] if fault is not None else []
         return failed
 

@@ -35,7 +35,7 @@ class RateRange:
     high: int
 
     @classmethod
-    def of(cls, rates: Iterable[int]) -> "RateRange":
+    def from_rates(cls, rates: Iterable[int]) -> "RateRange":
         ordered = sorted(rates)
         return cls(ordered[0], statistics.median_low(ordered), ordered[-1])
 
@@ -80,7 +80,7 @@ async def read_paid_rates(database: Database, model_id: int) -> tuple[Snapshot, 
         rows = await connection.fetch(_PAID_RATES, model_id)
     snapshot = snapshot_of(rows)
     if not rows[0]["counted"]:
-        raise Retryable("not_ready", "the index has not counted its jobs yet")
+        raise Retryable("not_ready", "the index has not counted its jobs yet; try again")
     if not rows[0]["known"]:
         return snapshot, None
     return snapshot, [PaidRates(row[0], int(row[1]), int(row[2])) for row in rows if row[0] is not None]
@@ -103,8 +103,8 @@ def group_into_buckets(paid: list[PaidRates]) -> tuple[int, list[PriceBucket]]:
         PriceBucket(
             since,
             len(jobs),
-            RateRange.of(one.rate_in for one in jobs),
-            RateRange.of(one.rate_out for one in jobs),
+            RateRange.from_rates(one.rate_in for one in jobs),
+            RateRange.from_rates(one.rate_out for one in jobs),
         )
         for since, jobs in sorted(by_time.items())
     ]
@@ -120,7 +120,7 @@ async def read_counts(database: Database) -> tuple[Snapshot, dict[int, int]]:
         )
     snapshot = snapshot_of(rows)
     if not rows[0]["counted"]:
-        raise Retryable("not_ready", "the index has not counted its jobs yet")
+        raise Retryable("not_ready", "the index has not counted its jobs yet; try again")
     return snapshot, {row["state"]: row["jobs"] for row in rows if row["state"] is not None}
 
 
@@ -130,7 +130,7 @@ class SlotCounts:
 
     providers: int
     slots: int
-    free: int
+    free_slots: int
 
 
 async def read_slots(database: Database, liveness_ms: int) -> tuple[Snapshot, SlotCounts]:

@@ -17,7 +17,7 @@ from common.refusal import Refused
 from common.scalars import hex_of, read_uint
 from common.web.files import StaticFile
 from coordinatord.api.book.reads import IndexReads
-from coordinatord.api.pages.files import market_page
+from coordinatord.api.pages.files import market_page_files
 from coordinatord.api.pages.pages_sql import (
     PaidRates,
     RateRange,
@@ -91,7 +91,7 @@ def _rates_shape(rates: RateRange) -> market.RateRangeShape[Digits]:
     return market.RateRangeShape(str(rates.low), str(rates.median), str(rates.high))
 
 
-def job_transactions_shape(found: list[JobTransaction]) -> jobs.JobTransactions[Digits]:
+def job_transactions_shape(transactions: list[JobTransaction]) -> jobs.JobTransactions[Digits]:
     return jobs.JobTransactions(
         tuple(
             jobs.JobTransactionShape(
@@ -99,7 +99,7 @@ def job_transactions_shape(found: list[JobTransaction]) -> jobs.JobTransactions[
                 hex_of(one.tx_hash),
                 None if one.block_number is None else str(one.block_number),
             )
-            for one in found
+            for one in transactions
         )
     )
 
@@ -213,14 +213,14 @@ class PageDataRoutes:
     async def read_slots(self, _: Request) -> Response:
         snapshot, found = await self.reads.lists.read(lambda database: read_slots(database, self.liveness_ms))
         block = str(snapshot.block_number)
-        counts = market.SlotCountsShape(str(found.providers), str(found.slots), str(found.free), block)
+        counts = market.SlotCountsShape(str(found.providers), str(found.slots), str(found.free_slots), block)
         return responses.ok(counts, snapshot=snapshot)
 
     async def search(self, request: Request) -> Response:
         prefix = request.query["prefix"]
-        snapshot, matches = await self.reads.lists.read(lambda database: find_matches(database, prefix))
-        shown = tuple(map(search_match_shape, matches.found))
-        return responses.ok(market.SearchMatches(shown, matches.more, str(snapshot.block_number)), snapshot=snapshot)
+        snapshot, result = await self.reads.lists.read(lambda database: find_matches(database, prefix))
+        shown = tuple(map(search_match_shape, result.matches))
+        return responses.ok(market.SearchMatches(shown, result.has_more, str(snapshot.block_number)), snapshot=snapshot)
 
     async def read_blocks(self, request: Request) -> Response:
         numbers = request.query["numbers"]
@@ -250,7 +250,7 @@ class PageRoutes:
     """Routes of the page. There are none unless `enabled`."""
 
     enabled: bool = True
-    files: dict[str, StaticFile] = attrs.field(factory=market_page)
+    files: dict[str, StaticFile] = attrs.field(factory=market_page_files)
 
     def routes(self) -> list[Route]:
         if not self.enabled:

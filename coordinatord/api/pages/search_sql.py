@@ -42,25 +42,25 @@ class Match:
 
 
 @attrs.frozen(slots=True)
-class Matches:
-    found: tuple[Match, ...]
-    more: bool  # True if there are more than MAX_MATCHES of some kind
+class SearchResult:
+    matches: tuple[Match, ...]
+    has_more: bool  # True if there are more than MAX_MATCHES of some kind
 
 
-async def find_matches(database: Database, prefix: str) -> tuple[Snapshot, Matches]:
+async def find_matches(database: Database, prefix: str) -> tuple[Snapshot, SearchResult]:
     """Return ids that begin with these hex digits. Raise Retryable until the first backfill has built the indexes."""
     ranges = (*prefix_range(prefix, _JOB_ID_BYTES), *prefix_range(prefix, _ADDRESS_BYTES))
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(_FIND_MATCHES, *ranges)
     snapshot = snapshot_of(rows)
     if not rows[0]["counted"]:
-        raise Retryable("not_ready", "the index has not counted its jobs yet")
+        raise Retryable("not_ready", "the index has not counted its jobs yet; try again")
     by_kind: dict[str, list[Match]] = {"job": [], "owner": [], "provider": []}
     for row in rows:
         if row["kind"] is not None:
             by_kind[row["kind"]].append(Match(row["kind"], row["id"]))
     kept = tuple(match for matches in by_kind.values() for match in matches[:MAX_MATCHES])
-    return snapshot, Matches(kept, any(len(matches) > MAX_MATCHES for matches in by_kind.values()))
+    return snapshot, SearchResult(kept, any(len(matches) > MAX_MATCHES for matches in by_kind.values()))
 
 
 def prefix_range(prefix: str, size: int) -> tuple[bytes, bytes]:

@@ -79,7 +79,7 @@ class AskPublisher:
     clock: Clock
 
     async def publish_snapshot(self, body: AsksBody) -> PublishOutcome:
-        snapshot = _ask_snapshot(body.snapshot)
+        snapshot = _build_ask_snapshot(body.snapshot)
         if is_too_far_ahead(snapshot.signed_at, self.clock()):
             raise _too_far_ahead_error()
         signer = await self._check_signer(snapshot, body.signature)
@@ -149,7 +149,7 @@ def _too_far_ahead_error() -> Refused:
     return Refused(f"signed_at must be at most {MAX_SIGNED_AHEAD_S} seconds ahead of now", "snapshot.signed_at")
 
 
-def _ask_snapshot(body: SnapshotBody) -> AskSnapshot:
+def _build_ask_snapshot(body: SnapshotBody) -> AskSnapshot:
     pairs = [(quote.model_id, quote.sla) for quote in body.quotes]
     if any(before >= after for before, after in pairwise(pairs)):
         raise Refused("quotes must be sorted by model_id, then sla, without a repeated pair", "snapshot.quotes")

@@ -40,10 +40,10 @@ from coordinatord.storage.database.connections import Database
 from coordinatord.storage.pins.containers import Containers, result_key
 
 # Longest wait of an op for an earlier op of its job, such as a settle for its claim.
-_MAX_HOLD_S: Final = 60.0
+_MAX_WAIT_FOR_EARLIER_OP_S: Final = 60.0
 # Errors of a simulated settle while its claim is not mined yet.
 _CLAIM_MISSING_ERRORS: Final = frozenset({"NotClaimed", "UnknownJob"})
-# Errors of a claim whose payment failed.
+# Errors of a claim whose payment could not be collected.
 _PAYMENT_ERRORS: Final = frozenset({"PaymentRefused", "PaymentShort", "TokenUnreadable"})
 MAX_EVIDENCE_BYTES: Final = limits.MAX_EVIDENCE_BYTES
 _SIGNATURE_TEXT = "the provider wallet's signature over the op's message"
@@ -52,14 +52,14 @@ _ISSUED_AT_TEXT = "signed time in Unix seconds, greater than in the last such op
 
 @attrs.frozen(slots=True)
 class ClaimOp:
-    op: str = body_field(Choice(("claim",)), "`claim`: take the job; its payment goes into the registry")
+    op: str = body_field(Choice(("claim",)), "`claim`: claim the job; the job registry collects the payment")
     job_id: bytes = body_field(BYTES32)
     issued_at: int = body_field(UINT64)
     signature: bytes = body_field(SIGNATURE, _SIGNATURE_TEXT)
     terms: bytes | None = body_field(
         BYTES32,
-        "EIP-712 struct hash of the job's Order; the claim is relayed for these terms only, else 409 `UnknownJob`."
-        " Not signed",
+        "EIP-712 struct hash of the job's Order. If the job has other terms, the claim is answered with 409"
+        " `UnknownJob`. Not signed",
         example=ORDER_HASH,
         optional=True,
     )
@@ -69,7 +69,7 @@ class ClaimOp:
 class SettleOp:
     op: str = body_field(Choice(("settle",)), "`settle`: end the job with its result")
     job_id: bytes = body_field(BYTES32)
-    completion_tok: int = body_field(UINT32, "output units that are charged for, at most the job's `units_out`")
+    completion_tok: int = body_field(UINT32, "number of output units to charge, at most the job's `units_out`")
     issued_at: int = body_field(UINT64)
     signature: bytes = body_field(SIGNATURE, _SIGNATURE_TEXT, example=SETTLE_SIGNATURE)
     result: bytes | None = body_field(Base64(MAX_INLINE_BYTES), optional=True)
@@ -82,7 +82,7 @@ class SettleOp:
 
 @attrs.frozen(slots=True)
 class FailOp:
-    op: str = body_field(Choice(("fail",)), "`fail`: end the job without a result; its payment goes back")
+    op: str = body_field(Choice(("fail",)), "`fail`: end the job without a result; the owner gets the payment back")
     job_id: bytes = body_field(BYTES32)
     issued_at: int = body_field(UINT64)
     signature: bytes = body_field(SIGNATURE, _SIGNATURE_TEXT)
@@ -110,27 +110,27 @@ class RequestCapacityOp:
 JobOp: TypeAlias = ClaimOp | SettleOp | FailOp
 ProviderOp: TypeAlias = JobOp | SetIdentityOp | RequestCapacityOp
 
-OPS: Final[dict[str, type[ProviderOp]]] = {
+OP_CLASSES: Final[dict[str, type[ProviderOp]]] = {
     "claim": ClaimOp,
     "settle": SettleOp,
     "fail": FailOp,
     "set_identity": SetIdentityOp,
     "request_capacity": RequestCapacityOp,
 }
-_OP_NAME: Final = Choice(tuple(OPS))
+_OP_NAME: Final = Choice(tuple(OP_CLASSES))
 
 
 def read_op(body: Mapping[str, object]) -> ProviderOp:
     if body.get("op") is None:
         raise Refused("op is required", "op")
-    op = read_object(OPS[_OP_NAME.read(body["op"], "op")], body)
+    op = read_object(OP_CLASSES[_OP_NAME.read(body["op"], "op")], body)
     if isinstance(op, SettleOp):
         _check_result(op)
     if isinstance(op, SetIdentityOp):
         try:
             PublicKey(op.box_key)
-        except Refused as weak:
-            raise Refused(f"box_key: {weak}", "box_key") from None
+        except Refused as error:
+            raise Refused(f"box_key: {error}", "box_key") from None
     return op
 
 
@@ -166,8 +166,8 @@ OpOutcome: TypeAlias = RelayedOutcome | Unauthorised | PredictedRefusal
 
 
 @attrs.frozen(slots=True)
-class _OpAuthor:
-    """Author of an op. `request_key` consists of the signed content and the signer, so equal requests have equal keys.
+class _OpSigner:
+    """Signer of an op. `request_key` consists of the signed content and the signer, so equal requests have equal keys.
     With `wait`, the caller waits for the op's receipt."""
 
     wallet: bytes
@@ -178,12 +178,12 @@ class _OpAuthor:
     claim_pending: bool = False
 
     @property
-    def hold_seconds(self) -> float:
-        return _MAX_HOLD_S if self.claim_pending else 0.0
+    def max_wait_s(self) -> float:
+        return _MAX_WAIT_FOR_EARLIER_OP_S if self.claim_pending else 0.0
 
 
 @attrs.frozen(slots=True)
-class Ops:
+class OpService:
     domains: Domains
     jobs: JobRegistry
     providers: ProviderRegistry
@@ -212,18 +212,18 @@ class Ops:
                 "invalid_op_signature", None, "the signature does not recover to a registered provider's wallet"
             )
         # The request key leaves out the signature, because the same op can have different valid signatures.
-        author = _OpAuthor(signer, provider_id, op.op.encode() + signer + hash_of_struct, wait)
+        op_signer = _OpSigner(signer, provider_id, op.op.encode() + signer + hash_of_struct, wait)
         match op:
             case ClaimOp() | SettleOp() | FailOp():
                 if not is_fresh(op.issued_at, self.clock()):
                     return PredictedRefusal("StaleOp", f"issued_at is not within ±{MAX_OP_SKEW_S} seconds of now")
-                return await self._run_job_op(op, author, session_address)
+                return await self._run_job_op(op, op_signer, session_address)
             case SetIdentityOp():
                 calldata = provider_registry.set_identity_calldata(op.box_key, op.evidence, op.issued_at, op.signature)
-                return await self._run_provider_op(RelayKind.SET_IDENTITY, calldata, author)
+                return await self._run_provider_op(RelayKind.SET_IDENTITY, calldata, op_signer)
             case RequestCapacityOp():
                 calldata = provider_registry.request_capacity_calldata(op.n, op.issued_at, op.signature)
-                return await self._run_provider_op(RelayKind.REQUEST_CAPACITY, calldata, author)
+                return await self._run_provider_op(RelayKind.REQUEST_CAPACITY, calldata, op_signer)
             case _:
                 assert_never(op)
 
@@ -250,55 +250,55 @@ class Ops:
         return jobs.digest(job_message), struct_hash(job_message)
 
     async def _run_job_op(
-        self, op: ClaimOp | SettleOp | FailOp, author: _OpAuthor, session_address: bytes
+        self, op: ClaimOp | SettleOp | FailOp, op_signer: _OpSigner, session_address: bytes
     ) -> OpOutcome | Queued:
         if isinstance(op, ClaimOp):
-            return await self._claim(op, author)
+            return await self._claim(op, op_signer)
         upload = await self._find_upload(op, session_address) if isinstance(op, SettleOp) else None
         # A provider that works ahead may end a job before the job's post and claim are mined.
-        author = attrs.evolve(author, claim_pending=await self.relaying.is_claiming(author.wallet, op.job_id))
+        op_signer = attrs.evolve(op_signer, claim_pending=await self.relaying.is_claiming(op_signer.wallet, op.job_id))
         known = await self.posted.indexed.get(op.job_id)
-        pending = await self.offers.read_claimed_terms(op.job_id, author.provider_id) if known is None else None
+        pending = await self.offers.read_claimed_terms(op.job_id, op_signer.provider_id) if known is None else None
         job = known or pending or await self.posted.find(op.job_id)
         if job is None:
             return _unknown_job_refusal()
         match op:
             case SettleOp() if upload is not None:
-                return await self._settle_uploaded(op, job.posted, upload, author)
+                return await self._settle_uploaded(op, job.posted, upload, op_signer)
             case SettleOp():
-                return await self._settle(op, job.posted, author)
+                return await self._settle(op, job.posted, op_signer)
             case FailOp():
                 calldata = job_registry.fail_calldata(job.posted, op.issued_at, op.signature)
-                return await self._relay_exit(RelayKind.FAIL, op.job_id, calldata, author)
+                return await self._relay_exit(RelayKind.FAIL, op.job_id, calldata, op_signer)
             case _:
                 assert_never(op)
 
-    async def _claim(self, op: ClaimOp, author: _OpAuthor) -> OpOutcome | Queued:
-        admitted = await self.budgets.admit(RelayKind.CLAIM, author.wallet, op.job_id)
+    async def _claim(self, op: ClaimOp, op_signer: _OpSigner) -> OpOutcome | Queued:
+        admitted = await self.budgets.admit(RelayKind.CLAIM, op_signer.wallet, op.job_id)
         known = await self.posted.indexed.get(op.job_id)
-        pending = await self.offers.claim_offer(op.job_id, author.provider_id) if known is None else None
+        pending = await self.offers.claim_offer(op.job_id, op_signer.provider_id) if known is None else None
         job = known or pending or await self.posted.find(op.job_id, "claim_simulate_read")
         if job is None:
             return _unknown_job_refusal()
         if op.terms is not None and op.terms != struct_hash(job.posted.order):
             # The owner posted another order under the same id, and the claim's signature would be valid for that order
             # too.
-            return PredictedRefusal("UnknownJob", "the job was posted on other terms than `terms`")
+            return PredictedRefusal("UnknownJob", "the job was posted with other terms than `terms`")
         calldata = job_registry.claim_calldata(job, op.issued_at, op.signature)
         relay = NewRelay(
             kind=RelayKind.CLAIM,
             subject=op.job_id,
-            dedupe=hashlib.sha256(author.request_key).digest(),
+            dedupe=hashlib.sha256(op_signer.request_key).digest(),
             target=self.jobs.address,
             calldata=calldata,
             priority=Priority.OP,
-            signer=author.wallet,
+            signer=op_signer.wallet,
             gas_estimate=admitted.spending.estimate,
             spending=admitted.spending,
             # The claim of a pending job waits for the job's post. If the post fails, the claim is refused too.
-            held_for=0.0 if pending is None else _MAX_HOLD_S,
+            held_for=0.0 if pending is None else _MAX_WAIT_FOR_EARLIER_OP_S,
         )
-        outcome = await self._relay_op(relay, author)
+        outcome = await self._relay_op(relay, op_signer)
         if isinstance(outcome, RefusedByChain) and outcome.name in _PAYMENT_ERRORS:
             async with self.database.connection() as connection:
                 await leases_sql.hold_back_jobs(connection, [op.job_id])
@@ -308,22 +308,22 @@ class Ops:
         """Return the upload that the op names, or None when the op contains its result."""
         if op.result_cid is None:
             return None
-        upload = await self.uploads.find_result(session_address, op.result_cid)
+        upload = await self.uploads.find_result_upload(session_address, op.result_cid)
         if upload is None:
             raise _unknown_result_error()
         return upload
 
     async def _settle_uploaded(
-        self, op: SettleOp, posted: PostedOrder, upload: FileRow, author: _OpAuthor
+        self, op: SettleOp, posted: PostedOrder, upload: FileRow, op_signer: _OpSigner
     ) -> OpOutcome | Queued:
         if not await self.uploads.hold(upload, op.job_id):
             raise _unknown_result_error()
-        outcome = await self._relay_settle(op, posted, upload.cid, author)
+        outcome = await self._relay_settle(op, posted, upload.cid, op_signer)
         if isinstance(outcome, OpMined):
             await self.uploads.attach(upload)
         return outcome
 
-    async def _settle(self, op: SettleOp, posted: PostedOrder, author: _OpAuthor) -> OpOutcome | Queued:
+    async def _settle(self, op: SettleOp, posted: PostedOrder, op_signer: _OpSigner) -> OpOutcome | Queued:
         """Settle with the result in the op. Simulate the settle first, so that the result of a settle that the chain
         refuses is not stored."""
         view = self.jobs.simulation_view(_settle_calldata(op, posted, _PLACEHOLDER_CID), self.relayer)
@@ -331,12 +331,12 @@ class Ops:
         if isinstance(answer, Reverted):
             name = decode_error_name(answer.data)
             raise_if_role_lacking(name)
-            if name not in _CLAIM_MISSING_ERRORS or not author.claim_pending:
+            if name not in _CLAIM_MISSING_ERRORS or not op_signer.claim_pending:
                 return RefusedByChain(name, answer.data)
         result = op.result if op.result is not None else b""
         key = result_key(op.job_id, result)
-        async with self.containers.hold_content(key, op.job_id, result, author.wallet, bounded=False) as holding:
-            outcome = await self._relay_settle(op, posted, holding.cid, author)
+        async with self.containers.hold_content(key, op.job_id, result, op_signer.wallet, bounded=False) as holding:
+            outcome = await self._relay_settle(op, posted, holding.cid, op_signer)
             if isinstance(outcome, OpMined):
                 holding.mark_effective()
             elif isinstance(outcome, RefusedByChain):
@@ -344,71 +344,71 @@ class Ops:
         return outcome
 
     async def _relay_settle(
-        self, op: SettleOp, posted: PostedOrder, cid: str, author: _OpAuthor
+        self, op: SettleOp, posted: PostedOrder, cid: str, op_signer: _OpSigner
     ) -> RelayedOutcome | Queued:
         relay = NewRelay(
             kind=RelayKind.SETTLE,
             subject=op.job_id,
             # At most one pending settle per signer and job. The content id is not signed, so anyone who copies the
             # signature from a pending transaction could settle with another result first, from another account.
-            dedupe=hashlib.sha256(b"settle" + op.job_id + author.wallet).digest(),
+            dedupe=hashlib.sha256(b"settle" + op.job_id + op_signer.wallet).digest(),
             target=self.jobs.address,
             calldata=_settle_calldata(op, posted, cid),
             priority=Priority.EXIT,
-            content=hashlib.sha256(author.request_key + cid.encode()).digest(),
-            signer=author.wallet,
+            content=hashlib.sha256(op_signer.request_key + cid.encode()).digest(),
+            signer=op_signer.wallet,
             gas_estimate=gas_estimate(RelayKind.SETTLE),
-            held_for=author.hold_seconds,
+            held_for=op_signer.max_wait_s,
         )
-        outcome = await self._relay_op(relay, author)
+        outcome = await self._relay_op(relay, op_signer)
         return attrs.evolve(outcome, result_cid=cid) if isinstance(outcome, OpMined) else outcome
 
     async def _relay_exit(
-        self, kind: RelayKind, job_id: bytes, calldata: bytes, author: _OpAuthor
+        self, kind: RelayKind, job_id: bytes, calldata: bytes, op_signer: _OpSigner
     ) -> RelayedOutcome | Queued:
         """Relay an op that ends a job. No budget limits such ops, because they free a client's money and cannot
         outnumber claims."""
         relay = NewRelay(
             kind=kind,
             subject=job_id,
-            dedupe=hashlib.sha256(author.request_key).digest(),
+            dedupe=hashlib.sha256(op_signer.request_key).digest(),
             target=self.jobs.address,
             calldata=calldata,
             priority=Priority.EXIT,
-            signer=author.wallet,
+            signer=op_signer.wallet,
             gas_estimate=gas_estimate(kind),
-            held_for=author.hold_seconds,
+            held_for=op_signer.max_wait_s,
         )
-        return await self._relay_op(relay, author)
+        return await self._relay_op(relay, op_signer)
 
-    async def _relay_op(self, relay: NewRelay, author: _OpAuthor) -> RelayedOutcome | Queued:
+    async def _relay_op(self, relay: NewRelay, op_signer: _OpSigner) -> RelayedOutcome | Queued:
         """Relay an op of a job. Wait for its receipt unless the caller does not wait."""
         queued = await self.relaying.submit(relay)
         if not isinstance(queued, Queued):
             return queued
-        if not author.wait:
+        if not op_signer.wait:
             return queued
         return _op_outcome(await self.relaying.wait(queued), f"GET /evm/jobs/0x{relay.subject.hex()}")
 
-    async def _run_provider_op(self, kind: RelayKind, calldata: bytes, author: _OpAuthor) -> RelayedOutcome:
-        subject = bytes(12) + author.wallet
-        admitted = await self.budgets.admit(kind, author.wallet, subject, len(calldata))
+    async def _run_provider_op(self, kind: RelayKind, calldata: bytes, op_signer: _OpSigner) -> RelayedOutcome:
+        subject = bytes(12) + op_signer.wallet
+        admitted = await self.budgets.admit(kind, op_signer.wallet, subject, len(calldata))
         relay = NewRelay(
             kind=kind,
             subject=subject,
-            dedupe=hashlib.sha256(author.request_key).digest(),
+            dedupe=hashlib.sha256(op_signer.request_key).digest(),
             target=self.providers.address,
             calldata=calldata,
             priority=Priority.OP,
-            signer=author.wallet,
+            signer=op_signer.wallet,
             gas_estimate=admitted.spending.estimate,
             spending=admitted.spending,
         )
-        return _op_outcome(await self.relaying.relay(relay), f"GET /evm/providers/{author.provider_id}")
+        return _op_outcome(await self.relaying.relay(relay), f"GET /evm/providers/{op_signer.provider_id}")
 
 
 def _unknown_job_refusal() -> PredictedRefusal:
-    return PredictedRefusal("UnknownJob", "the chain has no such job")
+    return PredictedRefusal("UnknownJob", "the chain has no job with this job_id")
 
 
 def _unknown_result_error() -> Refused:

@@ -45,9 +45,9 @@ class ReclaimWorker:
     async def run(self) -> None:
         """Queue reclaims of overdue jobs after each indexed block while this process holds the role, until
         cancelled."""
-        await hold_role(self._database, "reclaim", self._run_term)
+        await hold_role(self._database, "reclaim", self._run_while_role_held)
 
-    async def _run_term(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    async def _run_while_role_held(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         moved = Wake()
         async with self._notices.subscribe(INDEX_MOVED, lambda _: moved()):
             while True:
@@ -57,21 +57,17 @@ class ReclaimWorker:
     async def queue_overdue(self, connection: Connection) -> int:
         """Queue reclaims of overdue jobs. Return the number of reclaims that are now pending."""
         now = anyio.current_time()
-        self._retry_at = {job: again for job, again in self._retry_at.items() if again > now}
+        self._retry_at = {job: retry_at for job, retry_at in self._retry_at.items() if retry_at > now}
         overdue = await read_overdue_jobs(connection, _MAX_JOBS_PER_ROUND, self._retry_at)
         if not overdue:
             return 0
         async with transaction(connection):
             reclaims = [self._reclaim_relay(*job) for job in overdue.items()]
             outcomes = await submit_all(connection, reclaims, max_depth=self._max_depth)
-        handed_over = [
-            job for job, outcome in zip(overdue, outcomes, strict=True) if outcome is not NotQueued.QUEUE_FULL
-        ]
-        self._retry_at |= dict.fromkeys(handed_over, now + _RETRY_PAUSE_S)
-        log.info(
-            "reclaims of overdue jobs queued", jobs=len(handed_over), queue_full_jobs=len(overdue) - len(handed_over)
-        )
-        return len(handed_over)
+        submitted = [job for job, outcome in zip(overdue, outcomes, strict=True) if outcome is not NotQueued.QUEUE_FULL]
+        self._retry_at |= dict.fromkeys(submitted, now + _RETRY_PAUSE_S)
+        log.info("reclaims of overdue jobs queued", jobs=len(submitted), queue_full_jobs=len(overdue) - len(submitted))
+        return len(submitted)
 
     def _reclaim_relay(self, job: bytes, posted: PostedOrder) -> NewRelay:
         return NewRelay(

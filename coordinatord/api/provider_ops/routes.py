@@ -15,7 +15,7 @@ from coordinatord.api.events.progress_hub import ProgressHub
 from coordinatord.api.events.routes import PREFER_HEADERS, RESPOND_ASYNC, STORED_REPLY, stored_response
 from coordinatord.api.provider_ops import asks, ops
 from coordinatord.api.provider_ops.asks import AskPublisher, AsksBody
-from coordinatord.api.provider_ops.ops import OPS, Ops, read_op
+from coordinatord.api.provider_ops.ops import OP_CLASSES, OpService, read_op
 from coordinatord.base.outcomes import PredictedRefusal, SessionRow, Unauthorised
 from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.relayer.outbox_sql import Queued
@@ -60,7 +60,7 @@ def _op_refusal_response(name: str | None, raw: bytes) -> Response:
     return responses.not_retryable(409, body)
 
 
-def asks_response(outcome: asks.PublishOutcome) -> Response:
+def publish_response(outcome: asks.PublishOutcome) -> Response:
     match outcome:
         case asks.PublishedSnapshot():
             body = providers.PublishedShape(
@@ -91,12 +91,12 @@ class SimulateBody:
 
 
 def _examples() -> dict[str, object]:
-    return {op: object_example(shape, "result_cid") for op, shape in OPS.items()}
+    return {op: object_example(shape, "result_cid") for op, shape in OP_CLASSES.items()}
 
 
 @attrs.frozen(slots=True)
-class OperationRoutes:
-    ops: Ops
+class ProviderOpRoutes:
+    ops: OpService
     asks: AskPublisher
     registry: JobRegistry
     posted: PostedJobs
@@ -111,14 +111,14 @@ class OperationRoutes:
                 tag="Provider operations",
                 about="Submit a signed op: claim, settle or fail a job, publish an identity, or request capacity",
                 details=(
-                    "The signature authorises the op, so any session may submit it. The op is simulated on the chain,"
-                    " sent, and waited for. Sign `claim`, `settle` and `fail` with an `issued_at` within 600 s of"
-                    " now, `set_identity` and `request_capacity` with one greater than the last. A repeated op"
-                    " joins the pending one."
+                    "The signature authorises the op, so any session may submit it. The op is simulated and sent, and"
+                    " the answer comes when it is mined. `issued_at` of `claim`, `settle` and `fail` must be within 600"
+                    " s of now. `issued_at` of `set_identity` and `request_capacity` must be greater than in the last"
+                    " such op. A repeated op joins the pending op."
                 ),
                 handler=self.run_op,
                 headers=PREFER_HEADERS,
-                body=Body.any_of(list(OPS.values()), read_op, _examples, limits.MAX_ORDER_BODY_BYTES),
+                body=Body.any_of(list(OP_CLASSES.values()), read_op, _examples, limits.MAX_ORDER_BODY_BYTES),
                 session=True,
                 replies=(
                     Reply(201, shape=providers.OpDoneShape, about="The op is mined"),
@@ -140,7 +140,7 @@ class OperationRoutes:
                 id="simulateClaim",
                 tag="Provider operations",
                 about="Check whether the chain would accept this provider's claim of this job",
-                details="Costs nothing. Payment, signature and time are not checked.",
+                details="Nothing is sent to the chain. Payment, signature and time are not checked.",
                 handler=self.simulate_claim,
                 body=Body.of(SimulateBody),
                 replies=(
@@ -159,8 +159,8 @@ class OperationRoutes:
                 tag="Provider operations",
                 about="Publish a provider's signed prices",
                 details=(
-                    "Sets prices by model and window. Two zero rates withdraw a price. Other prices stay. Answers"
-                    " when the transaction is mined."
+                    "Sets prices by model and window. Two zero rates withdraw a price. Other prices do not change. The"
+                    " answer comes when the transaction is mined."
                 ),
                 handler=self.publish_asks,
                 body=Body.of(AsksBody, limits.MAX_ASKS_BODY_BYTES),
@@ -185,7 +185,7 @@ class OperationRoutes:
 
     async def run_op(self, request: Request) -> Response:
         op: ops.ProviderOp = request.body
-        outcome = await self.ops.run_op(op, _session(request).address, wait=not request.prefers(RESPOND_ASYNC))
+        outcome = await self.ops.run_op(op, _require_session(request).address, wait=not request.prefers(RESPOND_ASYNC))
         if isinstance(outcome, Queued):
             return await stored_response(self.progress, outcome.relay.subject)
         return op_response(outcome)
@@ -201,10 +201,10 @@ class OperationRoutes:
         return responses.ok(providers.ClaimRefused(ok=False, reason=decode_error_name(selector) or "unknown"))
 
     async def publish_asks(self, request: Request) -> Response:
-        return asks_response(await self.asks.publish_snapshot(request.body))
+        return publish_response(await self.asks.publish_snapshot(request.body))
 
 
-def _session(request: Request) -> SessionRow:
+def _require_session(request: Request) -> SessionRow:
     if request.session is None:
         raise AssertionError("the route requires a session")
     return request.session

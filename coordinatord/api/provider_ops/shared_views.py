@@ -20,7 +20,7 @@ from coordinatord.storage.database.batched_reads import BatchedReads
 # With two requests at a time, a slow answer delays at most half of the reads.
 _MAX_CONCURRENT_REQUESTS: Final = 2
 
-Answer = bytes | Reverted
+ViewAnswer = bytes | Reverted
 
 
 class SharedViews:
@@ -31,11 +31,11 @@ class SharedViews:
     """
 
     def __init__(self, rpc: Rpc) -> None:
-        self._reads: BatchedReads[View, Answer | Retryable] = BatchedReads(
+        self._reads: BatchedReads[View, ViewAnswer | Retryable] = BatchedReads(
             rpc, _read_views, concurrency=_MAX_CONCURRENT_REQUESTS, max_keys=CALLS_PER_REQUEST
         )
 
-    async def read_view(self, view: View) -> Answer:
+    async def read_view(self, view: View) -> ViewAnswer:
         """Return the answer, or raise Retryable with the view's code. A failure of another read in the batch has no
         effect on this read."""
         answer = await self._reads.get(view)
@@ -48,20 +48,19 @@ class SharedViews:
         view = providers.provider_id_view(operator)
         answer = await self.read_view(view)
         if isinstance(answer, Reverted):
-            raise Retryable("relay_unavailable", "a contract read reverted: try again", view.code)
+            raise Retryable("relay_unavailable", "a contract read reverted; try again", view.code)
         return decode_view(answer, decode_provider_id, view.code)
 
 
-async def _read_views(rpc: Rpc, views: list[View]) -> dict[View, Answer | Retryable]:
+async def _read_views(rpc: Rpc, views: list[View]) -> dict[View, ViewAnswer | Retryable]:
     try:
         answers: Sequence[msgspec.Raw | RpcError] = await rpc.batch([view.as_call() for view in views])
-    # Nodes often report an exceeded limit once for the whole batch.
-    except RpcError as error:
+    except RpcError as error:  # nodes often report an exceeded limit once for the whole batch
         answers = [error] * len(views)
-    return {view: _answer_of(view, answer) for view, answer in zip(views, answers, strict=True)}
+    return {view: _decode_answer(view, answer) for view, answer in zip(views, answers, strict=True)}
 
 
-def _answer_of(view: View, answer: msgspec.Raw | RpcError) -> Answer | Retryable:
+def _decode_answer(view: View, answer: msgspec.Raw | RpcError) -> ViewAnswer | Retryable:
     if isinstance(answer, RpcError):
         return Reverted(answer.data) if answer.kind is RpcErrorKind.REVERTED else view_error(answer, view.code)
     try:

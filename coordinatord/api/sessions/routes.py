@@ -40,8 +40,11 @@ class SessionRoutes:
                 path="/auth/nonce",
                 id="getNonce",
                 tag="Sessions",
-                about="Get a nonce for an address, to be signed",
-                details="Use the nonce once, within 300 s. An address has at most 16: a further one drops the oldest.",
+                about="Get a nonce for an address to sign",
+                details=(
+                    "Use the nonce once, within 300 s. An address has at most 16 nonces. Another nonce replaces the"
+                    " oldest."
+                ),
                 handler=self.issue_nonce,
                 query={"address": Parameter(ADDRESS, "wallet that will sign", required=True)},
                 replies=(Reply(200, shape=Nonce, about="A nonce"), *malformed_replies()),
@@ -54,9 +57,9 @@ class SessionRoutes:
                 about="Open a session: a bearer token for a signed nonce",
                 details=(
                     "Sign SvcSession over (address, nonce), with the nonce as text, in the domain `SVC Session` with"
-                    " the `chain_id` that came with the nonce. A session lasts 24 hours. An address has at most 32: a"
-                    " further one ends the oldest. Role `provider` binds the session to the wallet's provider id, which"
-                    " polls need."
+                    " the `chain_id` that came with the nonce. A session lasts 24 hours. An address has at most 32"
+                    " sessions. Another session ends the oldest. Role `provider` binds the session to the wallet's"
+                    " provider id, which polls need."
                 ),
                 handler=self.open_session,
                 body=Body.of(SessionBody),

@@ -50,10 +50,10 @@ class SessionCache:
         self._reads = BatchedReads[bytes, SessionRow | None](database.prepared_connection(), self._read_sessions)
         self._revocations = FreshValue(database.prepared_connection(), sessions_sql.read_revocations, clock)
         self._clock = clock
-        self._known: dict[bytes, _CachedSession] = {}
+        self._cache: dict[bytes, _CachedSession] = {}
 
     async def find(self, token_hash: bytes) -> SessionRow | None:
-        known = self._known.get(token_hash)
+        known = self._cache.get(token_hash)
         if known is None or self._clock() >= known.until:
             return await self._reads.get(token_hash)
         if known.revocations != await self._revocations.get_recent(_MAX_REVOCATION_DELAY_S):
@@ -71,15 +71,15 @@ class SessionCache:
     async def _read_sessions(
         self, connection: PreparedConnection, hashes: list[bytes]
     ) -> dict[bytes, SessionRow | None]:
-        asked_at = self._clock()
+        read_at = self._clock()
         revocations, live = await sessions_sql.read_sessions(connection, hashes)
-        if len(self._known) + len(live) > _MAX_CACHED_SESSIONS:
-            self._known.clear()
+        if len(self._cache) + len(live) > _MAX_CACHED_SESSIONS:
+            self._cache.clear()
         found: dict[bytes, SessionRow | None] = dict.fromkeys(hashes)
         for token_hash, session in live.items():
             found[token_hash] = session.row
-            until = asked_at + min(session.seconds_left, _MAX_CACHE_LIFETIME_S)
-            self._known[token_hash] = _CachedSession(session.row, revocations, until)
+            until = read_at + min(session.seconds_left, _MAX_CACHE_LIFETIME_S)
+            self._cache[token_hash] = _CachedSession(session.row, revocations, until)
         return found
 
 

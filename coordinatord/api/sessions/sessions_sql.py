@@ -15,7 +15,7 @@ NONCE_LIFETIME: Final = timedelta(seconds=limits.NONCE_LIFETIME_S)
 SESSION_LIFETIME: Final = timedelta(seconds=limits.SESSION_LIFETIME_S)
 MAX_NONCES: Final = limits.MAX_NONCES_PER_ADDRESS
 MAX_SESSIONS: Final = limits.MAX_SESSIONS_PER_ADDRESS
-_EXPIRY: Final = "floor(extract(epoch from expires_at))::bigint"
+_EXPIRES_AT_S: Final = "floor(extract(epoch from expires_at))::bigint"
 
 
 async def add_nonce(connection: Connection, nonce: str, address: bytes, caller: str) -> int:
@@ -28,7 +28,7 @@ async def add_nonce(connection: Connection, nonce: str, address: bytes, caller: 
     await connection.execute("delete from nonces where address = $1 and expires_at <= clock_timestamp()", address)
     expires_at: int = await connection.fetchval(
         "insert into nonces (nonce, address, caller, expires_at) values ($1, $2, $3, clock_timestamp() + $4)"
-        f" on conflict (nonce) do update set expires_at = excluded.expires_at returning {_EXPIRY}",
+        f" on conflict (nonce) do update set expires_at = excluded.expires_at returning {_EXPIRES_AT_S}",
         nonce,
         address,
         caller,
@@ -71,14 +71,14 @@ async def open_session(
     )
     if used is None:
         opened: int | None = await connection.fetchval(
-            f"select {_EXPIRY} from sessions where token_hash = $1", token_hash
+            f"select {_EXPIRES_AT_S} from sessions where token_hash = $1", token_hash
         )
         return opened
     await _lock_address(connection, address)
     await connection.execute("delete from sessions where address = $1 and expires_at <= clock_timestamp()", address)
     expires_at: int = await connection.fetchval(
         "insert into sessions (token_hash, address, provider_id, expires_at)"
-        f" values ($1, $2, $3, clock_timestamp() + $4) returning {_EXPIRY}",
+        f" values ($1, $2, $3, clock_timestamp() + $4) returning {_EXPIRES_AT_S}",
         token_hash,
         address,
         provider_id,
@@ -124,7 +124,7 @@ async def read_revocations(connection: PreparedConnection) -> int:
     return times
 
 
-async def drop_expired(connection: Connection) -> None:
+async def delete_expired_sessions(connection: Connection) -> None:
     for table in ("nonces", "sessions"):
         await remove_due(connection, table, "expires_at <= statement_timestamp()")
 

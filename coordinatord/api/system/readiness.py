@@ -24,7 +24,7 @@ from coordinatord.storage.database.connections import Database, is_read_only
 from coordinatord.storage.database.locks import is_role_held
 from coordinatord.storage.database.role_connection import relayer_role_name
 
-Reason = Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"]
+ReadinessReason = Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"]
 
 # Readiness fails when no process has held the relayer's role for this long.
 MAX_RELAYER_ABSENCE_S: Final = 10.0
@@ -35,11 +35,11 @@ _READ_TIMEOUT_S: Final = 3.0
 @attrs.frozen(slots=True)
 class ReadinessReport:
     ready: bool
-    reason: Reason
+    reason: ReadinessReason
     cursor: int | None
     head_block: int | None
     lag: int | None
-    # Cause other than the index why the process is not ready. The response has this cause as `code`.
+    # Cause other than the index that keeps the process from being ready. The response has this cause as `code`.
     fault: str | None = None
 
 
@@ -62,7 +62,7 @@ class ReadinessCheck:
     ) -> None:
         # A separate connection with a timeout. A statement of the pool would hang with the database, and callers would
         # keep getting the last good report.
-        self._line = database.prepared_connection(timeout_s)
+        self._connection = database.prepared_connection(timeout_s)
         self._timeout_s = timeout_s
         self._rpc = rpc
         self._role = role
@@ -111,8 +111,8 @@ class ReadinessCheck:
         elif self._supervisor.failing_task is not None:
             fault = f"task_failing:{self._supervisor.failing_task}"
         try:
-            position = await read_position_within_timeout(self._line)
-            if await is_read_only(self._line):
+            position = await read_position_within_timeout(self._connection)
+            if await is_read_only(self._connection):
                 fault = "database_read_only"
             elif await self._relayer_is_absent():
                 fault = "relayer_absent"
@@ -124,7 +124,7 @@ class ReadinessCheck:
         return report
 
     async def _relayer_is_absent(self) -> bool:
-        if await is_role_held(self._line, self._relayer):
+        if await is_role_held(self._connection, self._relayer):
             self._absent_since = None
             return False
         if self._absent_since is None:
@@ -171,8 +171,8 @@ class ChainState:
 
 
 @attrs.frozen(slots=True)
-class DeploymentReads:
-    book: AddressBook
+class DeploymentReader:
+    address_book: AddressBook
     registry: JobRegistry
     windows: MarketWindows
     block_time_ms: int
@@ -194,7 +194,7 @@ class DeploymentReads:
 
 def _decode_number(answer: bytes | Reverted) -> int:
     if isinstance(answer, Reverted):
-        raise Retryable("relay_unavailable", "the node refuses to return its state", "config_read")
+        raise Retryable("relay_unavailable", "the node rejects eth_gasPrice or eth_blockNumber", "config_read")
     if len(answer) > 32:
-        raise Retryable("relay_unavailable", "the node's number is longer than 256 bits", "config_read")
+        raise Retryable("relay_unavailable", "the node returned a number of more than 256 bits", "config_read")
     return int.from_bytes(answer, "big")

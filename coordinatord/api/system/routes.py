@@ -8,7 +8,7 @@ from common.api import chain
 from common.api.member_texts import NO_EXAMPLE
 from common.api.shapes import OMITTED
 from common.scalars import hex_of
-from coordinatord.api.system.readiness import ChainState, DeploymentReads, ReadinessCheck, ReadinessReport
+from coordinatord.api.system.readiness import ChainState, DeploymentReader, ReadinessCheck, ReadinessReport
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import CHAIN_REPLIES, Reply, Request, Route
@@ -33,8 +33,8 @@ def _digits(number: int | None) -> str | None:
     return str(number) if number is not None else None
 
 
-def deployment_body(reads: DeploymentReads, now: ChainState) -> chain.DeploymentShape:
-    book = reads.book
+def deployment_shape(reader: DeploymentReader, state: ChainState) -> chain.DeploymentShape:
+    book = reader.address_book
     return chain.DeploymentShape(
         chain_id=book.chain_id,
         contracts=chain.ContractsShape(
@@ -45,13 +45,13 @@ def deployment_body(reads: DeploymentReads, now: ChainState) -> chain.Deployment
         ),
         decimals=book.payment_token_decimals,
         token_domain=chain.TokenName(book.token_domain.name, book.token_domain.version),
-        gas_price=str(now.gas_price),
-        head_block=str(now.head_block),
-        block_time_ms=reads.block_time_ms,
-        fee_bps=now.terms.fee_bps,
-        gas_fee=str(now.terms.gas_fee),
-        windows=now.windows if now.windows is not None else OMITTED,
-        gateway_url=reads.gateway_url if reads.gateway_url is not None else OMITTED,
+        gas_price=str(state.gas_price),
+        head_block=str(state.head_block),
+        block_time_ms=reader.block_time_ms,
+        fee_bps=state.terms.fee_bps,
+        gas_fee=str(state.terms.gas_fee),
+        windows=state.windows if state.windows is not None else OMITTED,
+        gateway_url=reader.gateway_url if reader.gateway_url is not None else OMITTED,
     )
 
 
@@ -60,13 +60,13 @@ class StopFlag:
     """Flag that is set when the daemon begins to stop. Load balancers then see that the daemon is not ready before its
     connections close."""
 
-    begun: bool = False
+    is_set: bool = False
 
 
 @attrs.frozen(slots=True)
 class SystemRoutes:
     readiness: ReadinessCheck
-    deployment: DeploymentReads
+    deployment: DeploymentReader
     stopping: StopFlag
 
     def routes(self) -> list[Route]:
@@ -93,11 +93,11 @@ class SystemRoutes:
                 ),
                 handler=self.read_readiness,
                 replies=(
-                    Reply(200, shape=chain.ReadinessShape, about="The index may be read", example={"code": NO_EXAMPLE}),
+                    Reply(200, shape=chain.ReadinessShape, about="The index is ready", example={"code": NO_EXAMPLE}),
                     Reply(
                         503,
                         shape=chain.ReadinessShape,
-                        about="The index may not be read",
+                        about="The index is not ready",
                         example={"ready": False, "code": "no_relayer_role"},
                     ),
                 ),
@@ -126,7 +126,7 @@ class SystemRoutes:
         return responses.ok(chain.HealthShape("ok"))
 
     async def read_readiness(self, _: Request) -> Response:
-        return readiness_response(await self.readiness.report(), stopping=self.stopping.begun)
+        return readiness_response(await self.readiness.report(), stopping=self.stopping.is_set)
 
     async def read_chain(self, _: Request) -> Response:
-        return responses.ok(deployment_body(self.deployment, await self.deployment.read_state()))
+        return responses.ok(deployment_shape(self.deployment, await self.deployment.read_state()))

@@ -1,4 +1,5 @@
-"""Mailbox of tabs. It stores posted frames and delivers stored frames to the streams of this process.
+"""Mailbox of tabs. A tab is a claimed job whose owner and provider exchange sealed frames until the job is settled. The
+mailbox stores posted frames and delivers stored frames to the streams of this process.
 
     post ──one statement──► tab_frames ──one statement per process and 20 ms──► readers ──► streams
 
@@ -18,7 +19,7 @@ from common.api.states import JobState
 from common.api.tabs import MAX_TAB_WAITING_BYTES, MAX_TAB_WAITING_FRAMES, TabRefusalCode
 from coordinatord.api.events.events_sql import LoggedEvent
 from coordinatord.api.events.hub import EventHub
-from coordinatord.api.tabs.parties import PartyReads, is_owner_side, refusal_of
+from coordinatord.api.tabs.parties import PartyReads, is_owner_side, party_refusal
 from coordinatord.api.tabs.readers import TabReader
 from coordinatord.api.tabs.tabs_sql import (
     NewFrames,
@@ -50,14 +51,14 @@ IsOverRate = Callable[[bytes, int, int], bool]
 class TabMailbox:
     def __init__(self, database: Database, hub: EventHub) -> None:
         self.parties = PartyReads(database)
-        self._line = database.prepared_connection()
+        self._connection = database.prepared_connection()
         self._hub = hub
         self._readers: dict[tuple[bytes, bool], TabReader] = {}
         self._registered: dict[int, TabReader] = {}
         self._possibly_ended: set[bytes] = set()  # jobs that may have ended while a reader is open
         self._wake = Wake()
         self._uncounted = _UncountedFrames()
-        hub.watch(self._on_events)
+        hub.add_watcher(self._on_events)
 
     async def store_frames(
         self, session: SessionRow, frames: Sequence[Frame], is_over_rate: IsOverRate
@@ -72,7 +73,7 @@ class TabMailbox:
         accepted: list[NewFrames] = []
         parties = await self.parties.read_parties(by_tab)
         for job_id, of_tab in by_tab.items():
-            code: TabRefusalCode | None = refusal_of(parties[job_id], session)
+            code: TabRefusalCode | None = party_refusal(parties[job_id], session)
             if code is None and is_over_rate(job_id, len(of_tab), sum(map(len, of_tab))):
                 code = "mailbox_full"
             if code is not None:
@@ -81,7 +82,10 @@ class TabMailbox:
                 accepted.extend(_pack_rows(job_id, of_tab))
         if accepted:
             full = await store_frames(
-                self._line, accepted, self._uncounted.tabs_to_count(accepted, to_owner=to_owner), to_owner=to_owner
+                self._connection,
+                accepted,
+                self._uncounted.tabs_to_count(accepted, to_owner=to_owner),
+                to_owner=to_owner,
             )
             refused |= dict.fromkeys(full, "mailbox_full")
             self._uncounted.mark_full(full, to_owner=to_owner)
@@ -91,12 +95,12 @@ class TabMailbox:
     async def open_reader(self, job_id: bytes, *, to_owner: bool) -> AsyncIterator[AsyncIterator[bytes]]:
         """Yield the stream of a new reader. The new reader replaces the older reader of this tab and direction, if
         any."""
-        reader, place = TabReader(job_id, to_owner=to_owner), (job_id, to_owner)
-        if (older := self._readers.get(place)) is not None:
+        reader, direction = TabReader(job_id, to_owner=to_owner), (job_id, to_owner)
+        if (older := self._readers.get(direction)) is not None:
             older.finish("replaced")
-        self._readers[place] = reader
+        self._readers[direction] = reader
         try:
-            await register_reader(self._line, reader.key)
+            await register_reader(self._connection, reader.key)
             self._registered[reader.key.id] = reader
             self._possibly_ended.add(job_id)  # the job may have ended since its parties were read
             if self._hub.stopping:
@@ -105,8 +109,8 @@ class TabMailbox:
             yield reader.stream()
         finally:
             self._registered.pop(reader.key.id, None)
-            if self._readers.get(place) is reader:
-                del self._readers[place]
+            if self._readers.get(direction) is reader:
+                del self._readers[direction]
 
     async def run(self) -> None:
         """Deliver frames to readers until cancelled."""
@@ -116,8 +120,8 @@ class TabMailbox:
                 await self._wake.wait(IDLE_WAIT_S)
                 continue
             try:
-                await self._deliver()
-                await self._end_readers()
+                await self._deliver_frames()
+                await self._end_unclaimed_readers()
                 failed = False
                 await anyio.sleep(DELIVERY_INTERVAL_S)
             except Retryable as error:
@@ -126,21 +130,21 @@ class TabMailbox:
                 failed = True
                 await anyio.sleep(RETRY_PAUSE_S)
 
-    async def _deliver(self) -> None:
+    async def _deliver_frames(self) -> None:
         free = {number: reader for number, reader in self._registered.items() if reader.is_free}
         if not free:
             return
-        taken = await take_frames(self._line, {reader.key: reader.after for reader in free.values()})
+        taken = await take_frames(self._connection, {reader.key: reader.last_row_id for reader in free.values()})
         for number, events in taken.events.items():
             free[number].deliver(events)
         for number in taken.replaced:
             free[number].finish("replaced")
         if taken.unknown:
             for number in taken.unknown:
-                free[number].after = 0  # the emptied table restarts its ids
-            await restore_readers(self._line, [free[number].key for number in taken.unknown])
+                free[number].last_row_id = 0  # the emptied table restarts its ids
+            await restore_readers(self._connection, [free[number].key for number in taken.unknown])
 
-    async def _end_readers(self) -> None:
+    async def _end_unclaimed_readers(self) -> None:
         """End the readers of jobs that are not claimed any more."""
         moved = self._possibly_ended & {job_id for job_id, _ in self._readers}
         self._possibly_ended.clear()

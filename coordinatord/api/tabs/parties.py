@@ -1,4 +1,4 @@
-"""Decide which session may post to and read from which side of a tab."""
+"""Access to tabs: only the sessions of a job's owner and of its provider may post and read frames."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,9 +30,9 @@ class PartyReads:
     posts of frames cost no read."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
-        self._line = database.prepared_connection()
+        self._connection = database.prepared_connection()
         self._clock = clock
-        self._known: dict[bytes, _CachedParties] = {}
+        self._cache: dict[bytes, _CachedParties] = {}
         self._changes = 0
 
     async def read_parties(self, job_ids: Collection[bytes]) -> dict[bytes, TabParties | None]:
@@ -40,11 +40,11 @@ class PartyReads:
         now, changes = self._clock(), self._changes
         found: dict[bytes, TabParties | None] = {}
         for job_id in job_ids:
-            known = self._known.get(job_id)
+            known = self._cache.get(job_id)
             if known is not None and now < known.until:
                 found[job_id] = known.parties
         if missing := [job_id for job_id in job_ids if job_id not in found]:
-            read = await read_parties(self._line, missing)
+            read = await read_parties(self._connection, missing)
             found |= read
             if self._changes == changes:  # otherwise the parties may have changed since the read
                 self._cache_parties(read, now + CACHE_LIFETIME_S)
@@ -54,16 +54,16 @@ class PartyReads:
         """Drop the cached parties of jobs with new events."""
         self._changes += 1
         if any(event.kind is EventKind.RESET for event in events):
-            self._known.clear()
+            self._cache.clear()
         for event in events:
-            self._known.pop(event.job_id, None)
+            self._cache.pop(event.job_id, None)
 
     def _cache_parties(self, read: Mapping[bytes, TabParties | None], until: float) -> None:
-        if len(self._known) + len(read) > MAX_CACHED_TABS:
-            self._known.clear()
+        if len(self._cache) + len(read) > MAX_CACHED_TABS:
+            self._cache.clear()
         for job_id, parties in read.items():
             if parties is not None and parties.state == JobState.CLAIMED:
-                self._known[job_id] = _CachedParties(parties, until)
+                self._cache[job_id] = _CachedParties(parties, until)
 
 
 def is_owner_side(session: SessionRow) -> bool:
@@ -71,7 +71,7 @@ def is_owner_side(session: SessionRow) -> bool:
     return session.provider_id is None
 
 
-def refusal_of(parties: TabParties | None, session: SessionRow) -> PartyRefusal | None:
+def party_refusal(parties: TabParties | None, session: SessionRow) -> PartyRefusal | None:
     """Return why the session may not use the tab of this job now, or None."""
     if parties is None:
         return "unknown_job"

@@ -26,28 +26,28 @@ class TabReader:
 
     def __init__(self, job_id: bytes, *, to_owner: bool) -> None:
         self.key = ReaderKey(job_id, to_owner, secrets.randbits(63))
-        self.end: EndReason | None = None
-        self.after = 0  # id of the last row that was delivered
+        self.end_reason: EndReason | None = None
+        self.last_row_id = 0  # id of the last row that was delivered
         self._events: list[bytes] = []
         self._changed = anyio.Event()
 
     @property
     def is_free(self) -> bool:
-        """Return True if no delivered frame waits for the client. Further frames of a slow client stay in the table."""
-        return self.end is None and not self._events
+        """Return True if no delivered frame waits to be sent. Further frames for a slow client stay in the table."""
+        return self.end_reason is None and not self._events
 
     def deliver(self, rows: Sequence[tuple[int, bytes]]) -> None:
         """Queue the events of these (row id, events) pairs for the client."""
-        self.after = rows[-1][0]
+        self.last_row_id = rows[-1][0]
         self._events.extend(events for _, events in rows)
         self._changed.set()
 
-    def finish(self, end: EndReason) -> None:
+    def finish(self, reason: EndReason) -> None:
         """End the stream after the queued events."""
-        if self.end is None:
-            self.end = end
-            if end == "stopping":
-                metrics.connections_ended.labels("listener", end).inc()
+        if self.end_reason is None:
+            self.end_reason = reason
+            if reason == "stopping":
+                metrics.connections_ended.labels("listener", reason).inc()
             self._changed.set()
 
     async def stream(self) -> AsyncIterator[bytes]:
@@ -60,10 +60,10 @@ class TabReader:
             events, self._events = self._events, []
             if events:
                 yield b"".join(events)
-            elif self.end is not None:
-                yield _LAST_MESSAGES[self.end]
+            elif self.end_reason is not None:
+                yield _LAST_MESSAGES[self.end_reason]
                 return
             else:
                 yield HEARTBEAT
-            if self.end is not None:
+            if self.end_reason is not None:
                 self._changed.set()

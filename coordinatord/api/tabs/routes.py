@@ -20,10 +20,10 @@ from common.api.tabs import (
 )
 from common.refusal import Refused
 from common.scalars import hex_of
-from coordinatord.api.events.places import Places
+from coordinatord.api.events.connection_limits import ConnectionLimits
 from coordinatord.api.events.routes import STREAM_HEADERS, events_reply
 from coordinatord.api.tabs.mailbox import TabMailbox
-from coordinatord.api.tabs.parties import PartyRefusal, is_owner_side, refusal_of
+from coordinatord.api.tabs.parties import PartyRefusal, is_owner_side, party_refusal
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.http import responses
@@ -49,7 +49,7 @@ _MESSAGES_BY_CODE: Final = {
 class TabMessage:
     job_id: bytes = body_field(BYTES32)
     body: bytes = body_field(
-        Base64(MAX_TAB_FRAME_BYTES), "one frame of the tab's channel, in base64", example="AwABAgMEBQYHqg=="
+        Base64(MAX_TAB_FRAME_BYTES), "frame for the other side of the tab, in base64", example="AwABAgMEBQYHqg=="
     )
 
 
@@ -74,9 +74,9 @@ class FrameRates:
 
 
 @attrs.frozen(slots=True)
-class TabsRoutes:
+class TabRoutes:
     mailbox: TabMailbox
-    places: Places
+    connection_limits: ConnectionLimits
     tab_rates: FrameRates = attrs.field(factory=lambda: FrameRates(TAB_FRAMES_PER_S, TAB_BYTES_PER_S))
     wallet_rates: FrameRates = attrs.field(factory=lambda: FrameRates(WALLET_FRAMES_PER_S, WALLET_BYTES_PER_S))
 
@@ -136,10 +136,12 @@ class TabsRoutes:
         if not body.messages:
             raise Refused(f"messages must have 1 to {MAX_TAB_FRAMES_PER_POST} items", "messages")
         frames = [(message.job_id, pybase64.b64encode(message.body)) for message in body.messages]
-        session = _session(request)
+        session = _require_session(request)
         size = sum(len(frame) for _, frame in frames)
         if wait := self.wallet_rates.take_or_get_wait_s(session.address.hex(), len(frames), size):
-            raise Retryable("busy", "this wallet sends too many tab frames; wait", retry_after=max(1, round(wait)))
+            raise Retryable(
+                "busy", "this wallet sends too many tab frames; send them again later", retry_after=max(1, round(wait))
+            )
         side = is_owner_side(session)
 
         def is_over_rate(job_id: bytes, frames: int, size: int) -> bool:
@@ -149,21 +151,21 @@ class TabsRoutes:
         return responses.ok(TabPost([TabRefusal(hex_of(job_id), code) for job_id, code in refused.items()]))
 
     async def read_frames(self, request: Request) -> Response | StreamedResponse:
-        session, job_id = _session(request), request.path["job_id"]
+        session, job_id = _require_session(request), request.path["job_id"]
         parties = await self.mailbox.parties.read_parties([job_id])
-        if (refusal := refusal_of(parties[job_id], session)) is not None:
+        if (refusal := party_refusal(parties[job_id], session)) is not None:
             return _refusal_response(refusal)
         opened = partial(self._open_stream, request.caller, job_id, is_owner_side(session))
         return StreamedResponse(200, STREAM_HEADERS, None, opened)
 
     @asynccontextmanager
     async def _open_stream(self, caller: str, job_id: bytes, to_owner: bool) -> AsyncIterator[AsyncIterator[bytes]]:
-        with self.places.hold_place(caller, "stream"):
+        with self.connection_limits.count_connection(caller, "stream"):
             async with self.mailbox.open_reader(job_id, to_owner=to_owner) as stream:
                 yield stream
 
 
-def _session(request: Request) -> SessionRow:
+def _require_session(request: Request) -> SessionRow:
     if request.session is None:
         raise AssertionError("the route requires a session")
     return request.session

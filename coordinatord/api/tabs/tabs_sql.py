@@ -68,7 +68,8 @@ _TAKE_FRAMES: Final = (
 
 @attrs.frozen(slots=True)
 class TabParties:
-    """Parties of a job that may be a tab. `provider_id` is 0 before the claim. `designated` is 0 for an open bid."""
+    """Owner and provider of a job that may be a tab. `provider_id` is 0 before the claim. `designated` is 0 for an open
+    bid."""
 
     owner: bytes
     provider_id: int
@@ -108,9 +109,9 @@ class TakenRows:
     replaced: set[int]
 
 
-async def read_parties(line: PreparedConnection, job_ids: Sequence[bytes]) -> dict[bytes, TabParties | None]:
+async def read_parties(connection: PreparedConnection, job_ids: Sequence[bytes]) -> dict[bytes, TabParties | None]:
     """Return the parties of every job, or None for a job that is not in the index."""
-    rows = await line.fetch(_SELECT_PARTIES, job_ids)
+    rows = await connection.fetch(_SELECT_PARTIES, job_ids)
     snapshot_of(rows)
     found: dict[bytes, TabParties | None] = dict.fromkeys(job_ids)
     for row in rows:
@@ -122,30 +123,30 @@ async def read_parties(line: PreparedConnection, job_ids: Sequence[bytes]) -> di
 
 
 async def store_frames(
-    line: PreparedConnection, frames: Sequence[NewFrames], counted: Collection[bytes], *, to_owner: bool
+    connection: PreparedConnection, frames: Sequence[NewFrames], counted: Collection[bytes], *, to_owner: bool
 ) -> set[bytes]:
-    """Store frames. Return the jobs among `counted` whose mailbox is full. Do not store the frames of these jobs."""
+    """Store frames, except for jobs in `counted` whose mailbox is full. Return the ids of these jobs."""
     columns = list(zip(*map(attrs.astuple, frames), strict=True))
-    return {row["job_id"] for row in await line.fetch(_STORE_FRAMES, to_owner, *columns, counted)}
+    return {row["job_id"] for row in await connection.fetch(_STORE_FRAMES, to_owner, *columns, counted)}
 
 
-async def register_reader(line: PreparedConnection, reader: ReaderKey) -> None:
-    """Make this the only reader of its tab and direction."""
-    await line.fetch(_REGISTER_READER, reader.job_id, reader.to_owner, reader.id)
+async def register_reader(connection: PreparedConnection, reader: ReaderKey) -> None:
+    """Make this reader the only reader of its tab and direction."""
+    await connection.fetch(_REGISTER_READER, reader.job_id, reader.to_owner, reader.id)
 
 
-async def restore_readers(line: PreparedConnection, readers: Sequence[ReaderKey]) -> None:
+async def restore_readers(connection: PreparedConnection, readers: Sequence[ReaderKey]) -> None:
     """Register readers again, except those that were replaced."""
-    await line.fetch(_RESTORE_READERS, *zip(*map(attrs.astuple, readers), strict=True))
+    await connection.fetch(_RESTORE_READERS, *zip(*map(attrs.astuple, readers), strict=True))
 
 
-async def take_frames(line: PreparedConnection, readers: Mapping[ReaderKey, int]) -> TakenRows:
+async def take_frames(connection: PreparedConnection, readers: Mapping[ReaderKey, int]) -> TakenRows:
     """Delete and return the oldest waiting frames of each reader. A reader maps to the id of the last row that was
     delivered to it, so that the index scan skips deleted rows. A row with a smaller id can be stored later only if the
     sender posts concurrently."""
     taken = TakenRows({}, set(), set())
     columns = zip(*map(attrs.astuple, readers), strict=True)
-    for row in await line.fetch(_TAKE_FRAMES, *columns, list(readers.values())):
+    for row in await connection.fetch(_TAKE_FRAMES, *columns, list(readers.values())):
         if row["events"] is not None:
             taken.events.setdefault(row["reader"], []).append((row["id"], row["events"]))
         else:
@@ -153,7 +154,7 @@ async def take_frames(line: PreparedConnection, readers: Mapping[ReaderKey, int]
     return taken
 
 
-async def drop_old(connection: Connection) -> None:
+async def delete_old_frames(connection: Connection) -> None:
     """Delete frames that no reader fetched in time, and readers of jobs that are not claimed any more."""
     await remove_due(connection, "tab_frames", f"sent_at <= statement_timestamp() - {_LIFETIME}")
     await connection.execute(

@@ -1,4 +1,5 @@
-"""Delivery of webhooks. A process takes a turn of an endpoint, signs and posts its due messages, and schedules retries.
+"""Delivery of webhooks. A process takes a turn of an endpoint, posts the endpoint's due messages, and schedules
+retries.
 
     turn    one process has the endpoint for a minute
       post  send a few messages at a time; stop after the first failure
@@ -28,7 +29,7 @@ from coordinatord.api.webhooks.destinations import open_destinations
 from coordinatord.api.webhooks.endpoints import SealedSecrets
 from coordinatord.api.webhooks.endpoints_sql import DisabledBecause
 from coordinatord.api.webhooks.fanout import FanOut
-from coordinatord.api.webhooks.turns_sql import DueMessage, Turn, TurnResult
+from coordinatord.api.webhooks.turns_sql import DueMessage, EndpointTurn, TurnResult
 from coordinatord.base.clock import Clock, read_http_date, system_clock
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import HttpClient, NoResponse
@@ -40,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 # Seconds to wait after each failed attempt, as Standard Webhooks recommends. They add up to a day and a half.
 RETRY_DELAYS_S: Final = (5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0)
-JITTER: Final = 0.2  # largest random addition to a delay, as a share of the delay
+MAX_JITTER: Final = 0.2  # largest random addition to a delay, as a share of the delay
 DISABLE_AFTER_S: Final = 86_400.0  # time without a success after which an endpoint is disabled
 MAX_RETRY_AFTER_S: Final = 86_400.0
 MIN_FAILURE_PAUSE_S: Final = 5.0  # between two turns of a failing endpoint
@@ -73,11 +74,11 @@ class PostAttempt:
         return self.status is not None and 200 <= self.status < 300
 
 
-def delay_after(attempts: int, retry_after: float | None) -> float | None:
+def retry_delay_after(attempts: int, retry_after: float | None) -> float | None:
     """Return the seconds to wait after this many attempts, or None when no attempts are left."""
     if attempts > len(RETRY_DELAYS_S):
         return None
-    delay = RETRY_DELAYS_S[attempts - 1] * (1 + random.uniform(0, JITTER))  # noqa: S311 - spreads load
+    delay = RETRY_DELAYS_S[attempts - 1] * (1 + random.uniform(0, MAX_JITTER))  # noqa: S311 - spreads load
     return max(delay, retry_after or 0.0)
 
 
@@ -142,46 +143,47 @@ class DeliveryWorker:
                     await endpoints_sql.update_lateness_metric(connection)
             await anyio.sleep(METRICS_INTERVAL_S)
 
-    async def _run_lane(self, wake: Wake, places: int, quick: bool) -> None:
+    async def _run_lane(self, wake: Wake, max_turns: int, quick: bool) -> None:
+        """Run up to `max_turns` turns at a time. A lane takes turns either of quick endpoints or of all others."""
         running: set[str] = set()  # webhooks that have a turn of this lane
         async with anyio.create_task_group() as tasks:
             while True:
                 try:
-                    taken = await self._start_turns(tasks, running, places, wake, quick)
+                    taken = await self._start_turns(tasks, running, max_turns, wake, quick)
                 except Retryable as error:
                     log.warning("due webhooks not read", reason=error.message)
                     taken = 0
                 if not taken:
                     await wake.wait(POLL_INTERVAL_S)
 
-    async def _start_turns(self, tasks: TaskGroup, running: set[str], places: int, wake: Wake, quick: bool) -> int:
-        """Start turns in the free places. Skip an endpoint while its previous turn runs in this process. The database
-        may offer such an endpoint, because the turn has ended or timed out there already."""
-        if len(running) >= places:
+    async def _start_turns(self, tasks: TaskGroup, running: set[str], max_turns: int, wake: Wake, quick: bool) -> int:
+        """Start turns, up to `max_turns` at a time. Skip an endpoint while its previous turn runs in this process. The
+        database may offer such an endpoint, because there the turn has already ended or timed out."""
+        if len(running) >= max_turns:
             return 0
         async with self.database.connection() as connection:
             turns = await turns_sql.take_turns(
-                connection, places - len(running), TURN_LEASE_S, quick=quick, except_for=running
+                connection, max_turns - len(running), TURN_LEASE_S, quick=quick, except_for=running
             )
         for turn in turns:
             running.add(turn.webhook_id)
             tasks.start_soon(self._run_turn, turn, running, wake, quick)
         return len(turns)
 
-    async def _run_turn(self, turn: Turn, running: set[str], wake: Wake, quick: bool) -> None:
+    async def _run_turn(self, turn: EndpointTurn, running: set[str], wake: Wake, quick: bool) -> None:
         try:
             await self.deliver_due(turn, self.quick_http if quick else self.other_http)
         except Retryable as error:
             # The turn times out in the database. Then a process takes another turn of the endpoint.
             log.warning("webhook turn not stored", webhook=turn.webhook_id, reason=error.message)
         except Exception:
-            # A bug triggered by one endpoint must not end every process repeatedly.
+            # Catch a bug that one endpoint triggers. Otherwise, it would end each process that takes the endpoint.
             log.exception("webhook turn failed", webhook=turn.webhook_id)
         finally:
             running.remove(turn.webhook_id)
             wake()
 
-    async def deliver_due(self, turn: Turn, http: HttpClient) -> None:
+    async def deliver_due(self, turn: EndpointTurn, http: HttpClient) -> None:
         """Post due messages, and store the outcome. A failing endpoint gets only one message per turn."""
         secret = self.sealed.open(turn.webhook_id, turn.secret)
         async with self.database.connection() as connection:
@@ -189,44 +191,46 @@ class DeliveryWorker:
                 log.error("webhook secret not opened", webhook=turn.webhook_id)
                 await turns_sql.end_empty_turn(connection, turn.webhook_id, SECRET_RETRY_PAUSE_S)
                 return
-            due = await turns_sql.read_due(connection, turn.webhook_id, 1 if turn.failures else MAX_TURN_MESSAGES)
-            if not due:  # another process has posted the messages after its turn had timed out
+            due_messages = await turns_sql.read_due_messages(
+                connection, turn.webhook_id, 1 if turn.failures else MAX_TURN_MESSAGES
+            )
+            if not due_messages:  # another process has posted the messages, although its turn had timed out
                 await turns_sql.end_empty_turn(connection, turn.webhook_id, 0)
                 return
-        attempts = await self._post_all(http, turn, secret, due)
-        end = _build_turn_result(turn, due, attempts)
+        attempts = await self._post_all(http, turn, secret, due_messages)
+        result = _build_turn_result(turn, due_messages, attempts)
         gone = any(attempt.status == _GONE_STATUS for attempt in attempts.values())
 
         async def write(connection: Connection) -> DisabledBecause | None:
-            failing_for = await turns_sql.end_turn(connection, turn.webhook_id, end)
-            because: DisabledBecause | None = "gone" if gone else "failing" if failing_for >= DISABLE_AFTER_S else None
-            if because is not None:
-                await turns_sql.disable_endpoint(connection, turn.webhook_id, because)
-            return because
+            failing_for = await turns_sql.end_turn(connection, turn.webhook_id, result)
+            reason: DisabledBecause | None = "gone" if gone else "failing" if failing_for >= DISABLE_AFTER_S else None
+            if reason is not None:
+                await turns_sql.disable_endpoint(connection, turn.webhook_id, reason)
+            return reason
 
         disabled = await self.database.transact(write)
         if disabled is not None:
             log.info("webhook disabled", webhook=turn.webhook_id, reason=disabled)
 
     async def _post_all(
-        self, http: HttpClient, turn: Turn, secret: bytes, due: list[DueMessage]
+        self, http: HttpClient, turn: EndpointTurn, secret: bytes, due_messages: list[DueMessage]
     ) -> dict[int, PostAttempt]:
         """Post until the first failure. Return the attempts by message id. There is at least one attempt."""
-        made: dict[int, PostAttempt] = {}
-        waiting = iter(due)
+        attempts: dict[int, PostAttempt] = {}
+        waiting = iter(due_messages)
         began = time.monotonic()
         posting = True
 
         async def post_next_messages() -> None:
             nonlocal posting
             while posting and (message := next(waiting, None)) is not None:
-                made[message.id] = attempt = await self._post_message(http, turn.url, secret, message)
+                attempts[message.id] = attempt = await self._post_message(http, turn.url, secret, message)
                 posting = posting and attempt.succeeded and time.monotonic() - began < LATEST_POST_START_S
 
         async with anyio.create_task_group() as tasks:
-            for _ in range(min(MAX_CONCURRENT_POSTS_PER_ENDPOINT, len(due))):
+            for _ in range(min(MAX_CONCURRENT_POSTS_PER_ENDPOINT, len(due_messages))):
                 tasks.start_soon(post_next_messages)
-        return made
+        return attempts
 
     async def _post_message(self, http: HttpClient, url: str, secret: bytes, message: DueMessage) -> PostAttempt:
         now = self.clock()
@@ -251,25 +255,27 @@ async def run_deliveries(
     notices: Notices,
     keys: Sequence[Secret],
     *,
-    private: bool = False,
+    allow_private: bool = False,
     tls: ssl.SSLContext | None = None,
 ) -> None:
-    """Fan out and deliver until cancelled. With `private`, also deliver to addresses of private networks."""
+    """Fan out and deliver until cancelled. With `allow_private`, also deliver to addresses of private networks."""
     async with (
         open_destinations(
-            connections=MAX_QUICK_TURNS * MAX_CONCURRENT_POSTS_PER_ENDPOINT, private=private, tls=tls
+            connections=MAX_QUICK_TURNS * MAX_CONCURRENT_POSTS_PER_ENDPOINT, allow_private=allow_private, tls=tls
         ) as quick,
         open_destinations(
-            connections=MAX_OTHER_TURNS * MAX_CONCURRENT_POSTS_PER_ENDPOINT, private=private, tls=tls
+            connections=MAX_OTHER_TURNS * MAX_CONCURRENT_POSTS_PER_ENDPOINT, allow_private=allow_private, tls=tls
         ) as others,
     ):
         await DeliveryWorker(database, notices, FanOut(database), quick, others, SealedSecrets(keys)).run()
 
 
-def _build_turn_result(turn: Turn, due: list[DueMessage], attempts: dict[int, PostAttempt]) -> TurnResult:
+def _build_turn_result(
+    turn: EndpointTurn, due_messages: list[DueMessage], attempts: dict[int, PostAttempt]
+) -> TurnResult:
     delivered, given_up, retry_delays = [], [], {}
     worst: PostAttempt | None = None
-    for message in due:
+    for message in due_messages:
         attempt = attempts.get(message.id)
         if attempt is None:
             continue
@@ -277,7 +283,7 @@ def _build_turn_result(turn: Turn, due: list[DueMessage], attempts: dict[int, Po
             delivered.append(message.id)
             continue
         worst = attempt
-        delay = delay_after(message.attempts + 1, attempt.retry_after)
+        delay = retry_delay_after(message.attempts + 1, attempt.retry_after)
         if delay is None:
             given_up.append(message.id)
         else:

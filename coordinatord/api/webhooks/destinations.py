@@ -15,7 +15,7 @@ import anyio
 from aiohttp.abc import AbstractResolver, ResolveResult
 from anyio import to_thread
 
-from coordinatord.api.webhooks.addresses import is_public
+from coordinatord.api.webhooks.addresses import is_public_address
 from coordinatord.base.http_client import HttpClient, open_http
 
 # Timeout between two bytes from a receiver. An attempt takes at most three times as long.
@@ -30,19 +30,19 @@ class PublicResolver(AbstractResolver):
     """Looks names up in separate threads, so that an unresponsive name server does not delay other work."""
 
     def __init__(self, max_lookups: int) -> None:
-        self._turns = anyio.CapacityLimiter(max_lookups)
+        self._lookup_limiter = anyio.CapacityLimiter(max_lookups)
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         """Resolve a name. Raise OSError if any of its addresses is not public."""
         found = await to_thread.run_sync(
-            self.look_up_name, host, port, family, abandon_on_cancel=True, limiter=self._turns
+            self.look_up_name, host, port, family, abandon_on_cancel=True, limiter=self._lookup_limiter
         )
         if not found:
             raise OSError(f"{host} has no address")
         for each in found:
-            if not is_public(each["host"]):
+            if not is_public_address(each["host"]):
                 raise DestinationRefused(f"{host} resolves to {each['host']}, which is not a public address")
         return found
 
@@ -68,10 +68,10 @@ class PublicResolver(AbstractResolver):
         pass
 
 
-def public_socket(address: "tuple[Any, ...]") -> socket.socket:
+def open_public_socket(address: "tuple[Any, ...]") -> socket.socket:
     """Return a socket for the address of a getaddrinfo entry. Raise DestinationRefused unless the address is public."""
     family, kind, protocol, _, to = address
-    if family not in (socket.AF_INET, socket.AF_INET6) or not is_public(str(to[0])):
+    if family not in (socket.AF_INET, socket.AF_INET6) or not is_public_address(str(to[0])):
         raise DestinationRefused(f"{to[0]} is not a public address")
     if family == socket.AF_INET6 and len(to) > 3 and to[3]:
         raise DestinationRefused(f"{to[0]} is a link-local address")
@@ -80,16 +80,23 @@ def public_socket(address: "tuple[Any, ...]") -> socket.socket:
 
 @asynccontextmanager
 async def open_destinations(
-    *, connections: int, private: bool, tls: ssl.SSLContext | None = None, resolver: AbstractResolver | None = None
+    *,
+    connections: int,
+    allow_private: bool,
+    tls: ssl.SSLContext | None = None,
+    resolver: AbstractResolver | None = None,
 ) -> AsyncIterator[HttpClient]:
-    """Open a client that connects only to public addresses, or with `private` to any address. The client does not
+    """Open a client that connects only to public addresses, or with `allow_private` to any address. The client does not
     follow redirects.
 
-    Only `private` requests use a proxy, because a proxy could connect to private addresses."""
+    Only with `allow_private`, requests use a proxy, because a proxy could connect to private addresses."""
     settings: dict[str, Any] = {}
-    if not private:
-        settings = {"resolver": resolver or PublicResolver(max(connections // 4, 4)), "socket_factory": public_socket}
+    if not allow_private:
+        settings = {
+            "resolver": resolver or PublicResolver(max(connections // 4, 4)),
+            "socket_factory": open_public_socket,
+        }
     async with open_http(
-        connections=connections, timeout_s=SILENCE_TIMEOUT_S, tls=tls, proxies=private, connector_options=settings
+        connections=connections, timeout_s=SILENCE_TIMEOUT_S, tls=tls, proxies=allow_private, connector_options=settings
     ) as http:
         yield http

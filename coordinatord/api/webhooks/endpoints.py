@@ -37,14 +37,14 @@ class WebhookBody:
     )
     events: tuple[str, ...] = body_field(
         ListOf(Choice(SELECTABLE_EVENTS), len(SELECTABLE_EVENTS)),
-        "events that it wants; all unless given",
+        "events to receive; all events if omitted",
         optional=True,
         default=(),
         example=["job.settled", "batch.completed"],
     )
     secret: str | None = body_field(
         Text(MAX_SECRET_CHARACTERS),
-        "secret to sign with: `whsec_` and the base64 of 24 to 64 bytes; made here unless given",
+        "secret to sign with: `whsec_` and the base64 of 24 to 64 bytes; generated if omitted",
         optional=True,
         example="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
     )
@@ -59,15 +59,19 @@ class SealedSecrets:
 
     def seal(self, webhook_id: str, secret: bytes) -> bytes:
         nonce = os.urandom(_NONCE_BYTES)
-        bound = webhook_id.encode()
-        return nonce + bindings.crypto_aead_xchacha20poly1305_ietf_encrypt(secret, bound, nonce, self._keys[0])
+        associated_data = webhook_id.encode()
+        return nonce + bindings.crypto_aead_xchacha20poly1305_ietf_encrypt(
+            secret, associated_data, nonce, self._keys[0]
+        )
 
     def open(self, webhook_id: str, sealed: bytes) -> bytes | None:
         """Return the secret, or None if this process lacks the key that it was encrypted with."""
-        nonce, ciphertext, bound = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], webhook_id.encode()
+        nonce, ciphertext, associated_data = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], webhook_id.encode()
         for key in self._keys:
             try:
-                opened: bytes = bindings.crypto_aead_xchacha20poly1305_ietf_decrypt(ciphertext, bound, nonce, key)
+                opened: bytes = bindings.crypto_aead_xchacha20poly1305_ietf_decrypt(
+                    ciphertext, associated_data, nonce, key
+                )
             except CryptoError:
                 continue
             return opened
@@ -81,11 +85,11 @@ class WebhookEndpoints:
     database: Database
     sealed: SealedSecrets
     token: PaymentToken
-    private: bool = False
+    allow_private: bool = False
 
     async def add(self, owner: bytes, body: WebhookBody) -> tuple[Endpoint, str]:
         """Add an endpoint. Return the endpoint and its secret in plain text."""
-        url = check_url(body.url, private=self.private)
+        url = check_url(body.url, allow_private=self.allow_private)
         if not await self._has_earned_or_holds_tokens(owner):
             message = (
                 "webhooks are for wallets with tokens or a settled job; fund this wallet, or follow GET /evm/events"
@@ -113,7 +117,7 @@ class WebhookEndpoints:
         funds = await self.token.read_funds([owner], [])
         return funds.balances.get(owner, 0) > 0
 
-    async def list(self, owner: bytes) -> Sequence[Endpoint]:
+    async def list_endpoints(self, owner: bytes) -> Sequence[Endpoint]:
         async with self.database.connection() as connection:
             return await endpoints_sql.list_endpoints(connection, owner)
 

@@ -88,7 +88,7 @@ async def lock_endpoint(connection: Connection, webhook_id: str, owner: bytes) -
     return (_endpoint_from_row(row), row["tested"]) if row is not None else None
 
 
-async def drop_old(connection: Connection) -> None:
+async def delete_old_endpoints(connection: Connection) -> None:
     """Delete endpoints that had no success within their first week, or were disabled more than 30 days ago."""
     await remove_due(connection, "webhooks", f"delivered = 0 and created_at < clock_timestamp() - {_UNUSED_RETENTION}")
     await remove_due(connection, "webhooks", f"disabled_at < clock_timestamp() - {_DISABLED_RETENTION}")

@@ -3,7 +3,7 @@
     events after `webhook_position`   ─┐
     changes after `batches.reported`  ─┴─► messages, in the transaction that moves both
 
-One process at a time fans out. If it dies, its transaction is rolled back.
+One process at a time fans out. If that process dies, its transaction is rolled back.
 """
 
 import secrets
@@ -26,9 +26,9 @@ from common.api.webhook_messages import (
     TestMessage,
 )
 from coordinatord.api.events.events_sql import LoggedEvent, is_logged, read_events_after
-from coordinatord.api.events.messages import event_of
+from coordinatord.api.events.messages import event_data
 from coordinatord.api.webhooks import fanout_sql
-from coordinatord.api.webhooks.fanout_sql import Addressee, BatchNews, NewMessage
+from coordinatord.api.webhooks.fanout_sql import Addressee, BatchStatusChange, NewMessage
 from coordinatord.storage.database.connections import Connection, Database
 
 MAX_CHANGES_PER_ROUND: Final = 2_000  # limit on the events of one database transaction, and on its batches
@@ -37,10 +37,10 @@ _encode: Final = msgspec.json.Encoder().encode
 
 @attrs.frozen(slots=True)
 class _Change:
-    """Change of a job or batch of `owner`. `wanted` is the event name that endpoints list to receive such changes."""
+    """Change of a job or batch of `owner`. Endpoints that want such changes list `event_name` among their events."""
 
     owner: bytes
-    wanted: str
+    event_name: str
     type: str
     body: bytes
 
@@ -51,19 +51,19 @@ def new_test_message(webhook_id: str) -> NewMessage:
 
 
 def job_message(event: LoggedEvent) -> JobMessage:
-    sent = event_of(event)
+    sent = event_data(event)
     if not isinstance(sent, JobEvent):
         raise AssertionError("a reset is not a job's event")
     kind: Literal["job.taken_back"] | str = f"job.{sent.event}" if event.takes_back is None else "job.taken_back"
     return JobMessage(kind, _format_rfc3339(event.block_time), sent)  # type: ignore[arg-type] # one of the names
 
 
-def batch_message(news: BatchNews) -> BatchMessage:
+def batch_message(change: BatchStatusChange) -> BatchMessage:
     counts = None
-    if news.total is not None and news.completed is not None and news.failed is not None:
-        counts = RequestCounts(news.completed, news.failed, news.total)
-    change = BatchChange(news.batch_id, news.status, counts, news.output_file_id, news.error_file_id)  # type: ignore[arg-type] # one of the names in SQL
-    return BatchMessage(f"batch.{news.status}", _format_rfc3339(news.happened.timestamp()), change)  # type: ignore[arg-type] # the same
+    if change.total is not None and change.completed is not None and change.failed is not None:
+        counts = RequestCounts(change.completed, change.failed, change.total)
+    data = BatchChange(change.batch_id, change.status, counts, change.output_file_id, change.error_file_id)  # type: ignore[arg-type] # one of the names in SQL
+    return BatchMessage(f"batch.{change.status}", _format_rfc3339(change.happened.timestamp()), data)  # type: ignore[arg-type] # the same
 
 
 @attrs.frozen(slots=True)
@@ -82,11 +82,11 @@ class FanOut:
             await self._write_gap(connection, await fanout_sql.read_newest_event_id(connection))
             return True
         events = await read_events_after(connection, position, MAX_CHANGES_PER_ROUND)
-        resets = [place for place, event in enumerate(events) if event.kind is EventKind.RESET]
+        resets = [index for index, event in enumerate(events) if event.kind is EventKind.RESET]
         if resets:  # events before a reset are no longer valid
             await self._write_gap(connection, events[resets[-1]].id)
             return True
-        batches, more_batches = await fanout_sql.take_batches(connection, MAX_CHANGES_PER_ROUND)
+        batches, more_batches = await fanout_sql.take_batch_changes(connection, MAX_CHANGES_PER_ROUND)
         changes = [
             *(
                 _Change(e.owner, f"job.{JOB_EVENT_NAMES[e.kind]}", (m := job_message(e)).type, _encode(m))
@@ -104,13 +104,13 @@ class FanOut:
 
     async def _write_gap(self, connection: Connection, event_id: int) -> None:
         """Write a message to every endpoint, so that receivers reload their state. Continue after this event."""
-        everyone = await fanout_sql.lock_addressees(connection, None)
-        if everyone:
+        addressees = await fanout_sql.lock_addressees(connection, None)
+        if addressees:
             body = _encode(_gap_message(event_id))
             await fanout_sql.write_messages(
-                connection, [_new_message(each.id, "events.reset", body) for each in everyone]
+                connection, [_new_message(each.id, "events.reset", body) for each in addressees]
             )
-            await fanout_sql.clear_missed(connection, [each.id for each in everyone])
+            await fanout_sql.clear_missed(connection, [each.id for each in addressees])
         await fanout_sql.move_position(connection, event_id)
 
 
@@ -127,7 +127,7 @@ async def _write_messages(
     caught_up: list[str] = []
     for endpoint in addressees:
         changed = by_owner.get(endpoint.owner, ())
-        wanted = [each for each in changed if not endpoint.wanted or each.wanted in endpoint.wanted]
+        wanted = [each for each in changed if not endpoint.wanted or each.event_name in endpoint.wanted]
         room = max(endpoint.room, 0)
         if endpoint.missed and wanted and room > fanout_sql.MAX_WAITING_MESSAGES // 2:
             messages.append(_new_message(endpoint.id, "events.reset", _encode(_gap_message(last))))

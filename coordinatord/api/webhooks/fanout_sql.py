@@ -94,7 +94,7 @@ async def read_newest_event_id(connection: Connection) -> int:
 
 
 @attrs.frozen(slots=True)
-class BatchNews:
+class BatchStatusChange:
     batch_id: str
     owner: bytes
     status: str
@@ -106,7 +106,7 @@ class BatchNews:
     error_file_id: str | None
 
 
-async def take_batches(connection: Connection, limit: int) -> tuple[list[BatchNews], bool]:
+async def take_batch_changes(connection: Connection, limit: int) -> tuple[list[BatchStatusChange], bool]:
     """Mark the changes of up to `limit` batches as reported. Return the changes that were unreported, oldest first, and
     True when more batches may wait. Skip changes that are older than a day."""
     rows = await connection.fetch(
@@ -124,5 +124,5 @@ async def take_batches(connection: Connection, limit: int) -> tuple[list[BatchNe
         " order by c.happened",
         limit,
     )
-    news = [BatchNews(*tuple(row)[:-1]) for row in rows if row["is_new"]]
-    return news, len({row["id"] for row in rows}) == limit
+    changes = [BatchStatusChange(*tuple(row)[:-1]) for row in rows if row["is_new"]]
+    return changes, len({row["id"] for row in rows}) == limit

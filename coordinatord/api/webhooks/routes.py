@@ -39,7 +39,9 @@ def unavailable_response() -> Response:
 
 
 # Any text is accepted as an id. An unknown id is answered with 404.
-_ID: Final = {"id": Parameter(Text(limits.MAX_HEADER_VALUE_BYTES), "id of the endpoint", example=EXAMPLE_WEBHOOK_ID)}
+_ID_PARAMETER: Final = {
+    "id": Parameter(Text(limits.MAX_HEADER_VALUE_BYTES), "id of the endpoint", example=EXAMPLE_WEBHOOK_ID)
+}
 _COMMON_REPLIES: Final = (Reply(401, "invalid_session"), Reply(403, "webhooks_unavailable"))
 
 
@@ -56,14 +58,15 @@ class WebhookRoutes:
                 path="/v1/webhooks",
                 id="addWebhook",
                 tag="Webhooks",
-                about="Have events of this address's jobs and batches posted to a URL",
+                about="Add a webhook: a URL that receives the events of this address's jobs and batches",
                 details=(
-                    "Messages are signed as Standard Webhooks has it: verify `webhook-signature`, refuse a"
-                    " `webhook-timestamp` that is not of the last five minutes, act once on each `webhook-id`, answer"
-                    " with a status of 200 to 299 within 15 s. What is not is posted again, eight times in a day and a"
-                    " half. 410, or a day of failures, disables the endpoint. Only this answer shows the secret."
+                    "Messages are signed according to Standard Webhooks. Verify `webhook-signature`, reject a"
+                    " `webhook-timestamp` older than five minutes, process each `webhook-id` once, and answer with a"
+                    " status of 200 to 299 within 15 s. A message without such an answer is posted up to eight times in"
+                    " a day and a half. A 410, or a day of failures, disables the endpoint. Only this answer shows the"
+                    " secret."
                 ),
-                handler=self.add,
+                handler=self.add_webhook,
                 body=Body.of(WebhookBody),
                 session=True,
                 replies=(
@@ -77,22 +80,26 @@ class WebhookRoutes:
                 path="/v1/webhooks",
                 id="listWebhooks",
                 tag="Webhooks",
-                about="List this address's webhooks, and how their deliveries go",
-                handler=self.list,
+                about="List this address's webhooks with the state of their deliveries",
+                handler=self.list_webhooks,
                 session=True,
-                replies=(Reply(200, shape=WebhookList, about="The endpoints, the oldest first"), *_COMMON_REPLIES),
+                replies=(Reply(200, shape=WebhookList, about="The endpoints, oldest first"), *_COMMON_REPLIES),
             ),
             Route(
                 method="DELETE",
                 path="/v1/webhooks/{id}",
                 id="removeWebhook",
                 tag="Webhooks",
-                about="Remove a webhook, with what waits for it",
-                details="An attempt that is on its way may still arrive.",
-                handler=self.remove,
-                segments=_ID,
+                about="Remove a webhook and its waiting messages",
+                details="A message that is being posted may still arrive.",
+                handler=self.remove_webhook,
+                segments=_ID_PARAMETER,
                 session=True,
-                replies=(Reply(200, shape=WebhookRemoved, about="It is gone"), *_COMMON_REPLIES, Reply(404)),
+                replies=(
+                    Reply(200, shape=WebhookRemoved, about="The webhook is removed"),
+                    *_COMMON_REPLIES,
+                    Reply(404),
+                ),
             ),
             Route(
                 method="POST",
@@ -100,12 +107,12 @@ class WebhookRoutes:
                 id="testWebhook",
                 tag="Webhooks",
                 about="Post a message of type `webhook.test` to a webhook",
-                details="One at a time. GET /v1/webhooks shows the outcome.",
-                handler=self.test,
-                segments=_ID,
+                details="Only one test message may wait at a time. GET /v1/webhooks shows the outcome.",
+                handler=self.test_webhook,
+                segments=_ID_PARAMETER,
                 session=True,
                 replies=(
-                    Reply(200, shape=WebhookTested, about="It is on its way"),
+                    Reply(200, shape=WebhookTested, about="The test message is queued"),
                     Reply(400, "webhook_disabled"),
                     *_COMMON_REPLIES,
                     Reply(404),
@@ -114,19 +121,19 @@ class WebhookRoutes:
             ),
         ]
 
-    async def add(self, request: Request) -> Response:
+    async def add_webhook(self, request: Request) -> Response:
         if self.endpoints is None:
             return unavailable_response()
         endpoint, secret = await self.endpoints.add(request.owner, request.body)
         return responses.ok_no_store(NewWebhook(**_endpoint_members(endpoint), secret=secret))
 
-    async def list(self, request: Request) -> Response:
+    async def list_webhooks(self, request: Request) -> Response:
         if self.endpoints is None:
             return unavailable_response()
-        endpoints = await self.endpoints.list(request.owner)
+        endpoints = await self.endpoints.list_endpoints(request.owner)
         return responses.ok(WebhookList("list", [Webhook(**_endpoint_members(endpoint)) for endpoint in endpoints]))
 
-    async def remove(self, request: Request) -> Response:
+    async def remove_webhook(self, request: Request) -> Response:
         if self.endpoints is None:
             return unavailable_response()
         webhook_id = request.path["id"]
@@ -134,7 +141,7 @@ class WebhookRoutes:
             return responses.not_found(NoSuchObject("webhook"))
         return responses.ok(WebhookRemoved(webhook_id, "webhook.removed"))
 
-    async def test(self, request: Request) -> Response:
+    async def test_webhook(self, request: Request) -> Response:
         if self.endpoints is None:
             return unavailable_response()
         message_id = await self.endpoints.send_test(request.owner, request.path["id"])

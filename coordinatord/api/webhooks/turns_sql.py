@@ -12,7 +12,7 @@ from coordinatord.storage.database.connections import Connection
 
 
 @attrs.frozen(slots=True)
-class Turn:
+class EndpointTurn:
     """Endpoint, while one process posts its due messages."""
 
     webhook_id: str
@@ -22,19 +22,20 @@ class Turn:
 
 
 async def take_turns(
-    connection: Connection, limit: int, seconds: float, *, quick: bool, except_for: Collection[str] = ()
-) -> list[Turn]:
-    """Take endpoints with due messages, longest waiting first. Other processes skip these endpoints for `seconds`."""
+    connection: Connection, limit: int, lease_s: float, *, quick: bool, except_for: Collection[str] = ()
+) -> list[EndpointTurn]:
+    """Take endpoints with due messages, longest waiting first. Other processes skip these endpoints for `lease_s`
+    seconds."""
     rows = await connection.fetch(
         "update webhooks set not_before = clock_timestamp() + $2 * interval '1 second' where id in"
         " (select id from webhooks where quick = $3 and turn_at <= statement_timestamp() and id <> all($4::text[])"
         " order by turn_at limit $1 for update skip locked) returning id, url, secret, failures",
         limit,
-        seconds,
+        lease_s,
         quick,
         list(except_for),
     )
-    return [Turn(*row) for row in rows]
+    return [EndpointTurn(*row) for row in rows]
 
 
 @attrs.frozen(slots=True)
@@ -45,7 +46,7 @@ class DueMessage:
     attempts: int
 
 
-async def read_due(connection: Connection, webhook_id: str, limit: int) -> list[DueMessage]:
+async def read_due_messages(connection: Connection, webhook_id: str, limit: int) -> list[DueMessage]:
     rows = await connection.fetch(
         "select id, message_id, body, attempts from webhook_messages where webhook_id = $1"
         " and due_at <= statement_timestamp() order by due_at, id limit $2",
@@ -69,20 +70,20 @@ class TurnResult:
     pause: float
 
 
-async def end_turn(connection: Connection, webhook_id: str, end: TurnResult) -> float:
+async def end_turn(connection: Connection, webhook_id: str, result: TurnResult) -> float:
     """Store the outcome of a turn, in a transaction. Return the seconds for which the endpoint has been failing. Do
     nothing for an endpoint that was removed."""
     if not await connection.fetchval("select true from webhooks where id = $1 for update", webhook_id):
         return 0.0
-    delivered = await _delete_messages(connection, end.delivered)
-    given_up = await _delete_messages(connection, end.given_up)
-    if end.retry_delays:
+    delivered = await _delete_messages(connection, result.delivered)
+    given_up = await _delete_messages(connection, result.given_up)
+    if result.retry_delays:
         await connection.execute(
             "update webhook_messages m set attempts = attempts + 1,"
             " due_at = clock_timestamp() + seconds * interval '1 second'"
             " from unnest($1::bigint[], $2::float8[]) l (id, seconds) where l.id = m.id",
-            list(end.retry_delays),
-            list(end.retry_delays.values()),
+            list(result.retry_delays),
+            list(result.retry_delays.values()),
         )
     failing_for: float = await connection.fetchval(
         "update webhooks set waiting = waiting - $2 - $3, delivered = delivered + $2, dropped = dropped + $3,"
@@ -94,10 +95,10 @@ async def end_turn(connection: Connection, webhook_id: str, end: TurnResult) -> 
         webhook_id,
         delivered,
         given_up,
-        end.failures,
-        end.status,
-        end.quick,
-        end.pause,
+        result.failures,
+        result.status,
+        result.quick,
+        result.pause,
     )
     return failing_for
 
@@ -112,14 +113,14 @@ async def end_empty_turn(connection: Connection, webhook_id: str, pause: float) 
     )
 
 
-async def disable_endpoint(connection: Connection, webhook_id: str, because: DisabledBecause) -> None:
+async def disable_endpoint(connection: Connection, webhook_id: str, reason: DisabledBecause) -> None:
     """Disable an endpoint and drop its messages."""
     await connection.execute("delete from webhook_messages where webhook_id = $1", webhook_id)
     await connection.execute(
         "update webhooks set disabled_at = clock_timestamp(), disabled_because = $2, dropped = dropped + waiting,"
         " waiting = 0, due_at = null where id = $1 and disabled_at is null",
         webhook_id,
-        because,
+        reason,
     )
 
 

@@ -18,7 +18,7 @@ from common.checks import CheckRow, fact, right, unknown, wrong
 from common.daemon.process import Fatal
 from common.daemon.secrets import Secret
 from common.domains import Domains
-from coordinatord.api.escrow.handover import Operators
+from coordinatord.api.escrow.handover import OperatorKeys
 from coordinatord.api.escrow.keys import KeyPair
 from coordinatord.api.escrow.peer import FailedPull, open_peer
 from coordinatord.base.clock import system_clock
@@ -273,7 +273,7 @@ def _reachable_address(host: str) -> str:
 
 async def _peer_row(config: Config, url: str) -> CheckRow:
     """Check that the peer hands over its keys. Erase the received keys at once."""
-    operators = Operators.from_keys(Domains.of(config.addresses), config.operator_keys)
+    operators = OperatorKeys.from_keys(Domains.of(config.addresses), config.operator_keys)
     async with open_peer(url, operators, config.release_ordinal, system_clock) as peer:
         pulled = await peer.pull_keys()
     host = urlsplit(url).netloc

@@ -10,7 +10,7 @@ from anyio.abc import SocketAttribute, SocketStream
 from common.address_book import AddressBook
 from common.daemon.secrets import Secret
 from common.domains import Domains
-from coordinatord.api.escrow.handover import Operators
+from coordinatord.api.escrow.handover import OperatorKeys
 from coordinatord.api.escrow.peer import FailedPull, Peer
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import open_http
@@ -110,7 +110,7 @@ async def test_stores_answers_without_a_body_end_each_time(server: BombServer) -
 @pytest.mark.parametrize("status", [200, 403])
 async def test_peers_encoded_answer_brings_no_keys_and_is_left_unread(status: int) -> None:
     domains = Domains.of(AddressBook.parse(ENVIRONMENT["ADDRESSES_JSON"].encode()))
-    operators = Operators.from_keys(domains, (Secret("0a" * 32),))
+    operators = OperatorKeys.from_keys(domains, (Secret("0a" * 32),))
     with bomb_server(status) as server:
         async with open_http(connections=1, timeout_s=10) as http:
             with flat_memory():

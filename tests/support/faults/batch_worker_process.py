@@ -39,4 +39,4 @@ async def _work(environment: dict[str, str], max_lines: int) -> None:
     async with AsyncExitStack() as stack:
         ground = await open_dependencies(read_config(environment), stack)
         worker = app.build_batch_worker(ground)
-        await attrs.evolve(worker, expansion=attrs.evolve(worker.expansion, max_lines=max_lines)).run()
+        await attrs.evolve(worker, expander=attrs.evolve(worker.expander, max_lines=max_lines)).run()

@@ -6,15 +6,15 @@ import { showConnection } from "./frame.js";
 import { readJson } from "./http.js";
 import { timeLine } from "./series.js";
 
-const EVERY = 5_000;
+const REFRESH_MS = 5_000;
 const QUEUES = { exit: "exits: settle, fail, reclaim", op: "other ops", post: "posts", batch_post: "posts of batches" };
 
 const figures = document.querySelector("#figures");
 let before = null; // previous sample: rates are differences of two samples
 
-async function look() {
+async function refresh() {
   try {
-    const answer = await fetch("metrics", { cache: "no-store", signal: AbortSignal.timeout(EVERY) });
+    const answer = await fetch("metrics", { cache: "no-store", signal: AbortSignal.timeout(REFRESH_MS) });
     if (!answer.ok) throw new Error(String(answer.status));
     const now = { at: performance.now(), metrics: read(await answer.text()) };
     const history = await readJson("this process", "history.json", { cache: "no-store" });
@@ -24,7 +24,7 @@ async function look() {
   } catch {
     showConnection("reconnecting", "this process does not answer: it is stopped, or its metrics port is out of reach");
   }
-  setTimeout(look, EVERY);
+  setTimeout(refresh, REFRESH_MS);
 }
 
 function show(now, last, samples) {
@@ -37,22 +37,22 @@ function show(now, last, samples) {
   };
   return [
     wrong.length === 0
-      ? h("p", { class: "headline" }, h("span", { class: "badge settled" }, "Nothing is wrong"), h("span", {}, "as far as these figures tell."))
+      ? h("p", { class: "headline" }, h("span", { class: "badge settled" }, "Nothing is wrong"), h("span", {}, "according to these figures."))
       : h("div", { class: "notice", role: "alert" }, wrong.map((each) => h("p", {}, each))),
     h("dl", { class: "tiles" },
-      tile("Waiting relays", whole(m.sum("coordinatord_relay_queue_depth")), `the oldest for ${seconds(m.one("coordinatord_relay_queue_age_seconds"))}`),
-      tile("Not mined", whole(m.sum("coordinatord_relay_transactions_pending")), "transactions sent"),
+      tile("Waiting relays", whole(m.sum("coordinatord_relay_queue_depth")), `oldest: ${seconds(m.one("coordinatord_relay_queue_age_seconds"))}`),
+      tile("Pending", whole(m.sum("coordinatord_relay_transactions_pending")), "transactions sent, not mined yet"),
       tile("Index lag", whole(m.one("coordinatord_index_lag_blocks")), "blocks behind the node"),
       tile("Requests", perSecond("coordinatord_http_request_seconds_count"), "a second")),
     h("h2", {}, "The last hour"),
     h("div", { class: "charts" }, charts(samples)),
     h("h2", {}, "Queue"),
-    table("Relays that wait, by priority", [
+    table("Waiting relays by priority", [
       { label: "Priority", cell: (each) => QUEUES[each.labels.priority] ?? each.labels.priority },
       { label: "Waiting", num: true, cell: (each) => whole(each.value) },
-    ], m.all("coordinatord_relay_queue_depth"), "This process does not relay. Another process holds the role, or this one has just started."),
-    h("h2", {}, "Relays that ended"),
-    table("Relays that ended, by kind and outcome", [
+    ], m.all("coordinatord_relay_queue_depth"), "This process does not relay. Another process holds the role, or this process has just started."),
+    h("h2", {}, "Ended relays"),
+    table("Ended relays by kind and outcome", [
       { label: "Kind", cell: (each) => each.labels.kind },
       { label: "Outcome", cell: (each) => each.labels.outcome },
       { label: "Relays", num: true, cell: (each) => whole(each.value) },
@@ -67,7 +67,7 @@ function show(now, last, samples) {
     facts(
       ["Base fee of the next block", gasPrice(m.of("coordinatord_relay_gas_price_wei", "part", "base_fee"))],
       ["Tip", gasPrice(m.of("coordinatord_relay_gas_price_wei", "part", "tip"))],
-      ["Above the ceiling", m.one("coordinatord_relay_fees_above_ceiling") === 1 ? "yes: only exits wait, the rest is refused" : "no"],
+      ["Above the ceiling", m.one("coordinatord_relay_fees_above_ceiling") === 1 ? "yes: exits wait, and all other ops are refused" : "no"],
       ["Transactions replaced", whole(m.sum("coordinatord_relay_replacements_total"))],
       ["Gas used", whole(m.sum("coordinatord_relay_gas_total"))],
     ),
@@ -91,7 +91,7 @@ function show(now, last, samples) {
       { label: "Role", cell: (each) => h("span", { class: "break" }, each.labels.role) },
       { label: "This process", cell: (each) => state(each.value, "holds it", "does not", "cancelled") },
     ], m.all("coordinatord_role_held"), "This process holds no role."),
-    h("h2", {}, "Around it"),
+    h("h2", {}, "Nodes, database and storage"),
     table("Nodes", [
       { label: "Node", cell: (each) => each.labels.node },
       { label: "Answers", cell: (each) => state(each.value, "yes", "no") },
@@ -114,7 +114,7 @@ function charts(samples) {
     return { at: each.at, value: each.queue === null || passed <= 0 ? null : ((each.relays ?? 0) - (samples[n].relays ?? 0)) / passed };
   });
   const axis = samples.length > 0 ? { from: samples[0].at, to: samples.at(-1).at } : {};
-  const empty = samples.length < 3 ? "The first values come within a minute." : "This process does not relay, so it does not know.";
+  const empty = samples.length < 3 ? "The first values appear within a minute." : "This process does not relay, so it has no values.";
   return [
     timeLine("Waiting relays", points("queue"), short, { ...axis, empty }),
     timeLine("Relays a minute", relayed, short, { ...axis, empty }),
@@ -139,10 +139,10 @@ function problems(m) {
   if (m.all("coordinatord_relayer_role").some((each) => each.value === 0)) found.push("The relayer’s account lacks the relayer role. Grant it: nothing is posted or settled without it.");
   for (const each of balances(m)) {
     const needed = reserve(m, each.labels.account);
-    if (needed !== null && each.value < needed) found.push(`${each.labels.account} is below its reserve: send it native coin. Until then it relays only exits and cancels.`);
+    if (needed !== null && each.value < needed) found.push(`${each.labels.account} is below its reserve: send native coin to it. Until then, it relays only exits and cancels.`);
   }
-  if (m.one("coordinatord_relay_fees_above_ceiling") === 1) found.push("Fees are above RELAY_MAX_FEE_GWEI: exits wait, the rest is refused.");
-  if (m.all("coordinatord_nodes_agreed").some((each) => each.value === 0)) found.push("Nodes contradict each other. The log names them.");
+  if (m.one("coordinatord_relay_fees_above_ceiling") === 1) found.push("Fees are above RELAY_MAX_FEE_GWEI: exits wait, and all other ops are refused.");
+  if (m.all("coordinatord_nodes_agreed").some((each) => each.value === 0)) found.push("Nodes contradict each other. The log of this process names the nodes.");
   for (const each of m.all("coordinatord_node_up")) if (each.value === 0) found.push(`Node ${each.labels.node} does not answer.`);
   return found;
 }
@@ -183,4 +183,4 @@ function bytes(value) {
   return `${(value / 1024 ** power).toFixed(power === 0 ? 0 : 1)} ${units[power]}`;
 }
 
-look();
+refresh();

@@ -19,7 +19,7 @@ export async function getIfAny(path, options) {
   }
 }
 
-// A 503 also carries the readiness report.
+// Return the readiness report, which is also the body of a 503.
 export async function readiness() {
   const answer = await fetch(address("/readyz"), { signal: AbortSignal.timeout(TIMEOUT_MS), credentials: "omit", cache: "no-store" });
   return answer.json();
@@ -28,7 +28,7 @@ export async function readiness() {
 export function remedy(error) {
   if (error.status === 0) return "Check your network. The page retries automatically.";
   if (error.status === 401) return "The session has ended or is not this coordinator’s: paste a new one.";
-  if (error.status === 404) return "Check the id. It may belong to another market, or not be in a block yet.";
+  if (error.status === 404) return "Check the id. It may belong to another market, or its transaction is not mined yet.";
   if (error.status === 429) return "Too many requests from your address. The page retries automatically.";
   if (error.code === "not_ready") return "The index is catching up with the chain. The page retries automatically.";
   if (error.status >= 500) return "The page retries automatically. If the error stays, report it to the operator.";
@@ -51,17 +51,17 @@ export function forgetToken() {
 // Data that every view needs and that rarely changes.
 const facts = new Map();
 
-async function known(name, seconds, read) {
-  const kept = facts.get(name);
-  if (kept && Date.now() < kept.until) return kept.value;
+async function cached(name, seconds, read) {
+  const entry = facts.get(name);
+  if (entry && Date.now() < entry.until) return entry.value;
   const value = await read();
   facts.set(name, { value, until: Date.now() + seconds * 1000 });
   return value;
 }
 
-export const deployment = () => known("deployment", 30, () => get("/evm/chain"));
+export const deployment = () => cached("deployment", 30, () => get("/evm/chain"));
 
-export const models = () => known("models", 30, async () => {
+export const models = () => cached("models", 30, async () => {
   const { data } = await get("/v1/models?limit=1000");
   return new Map(data.map((model) => [model.svc.model_id, model]));
 });

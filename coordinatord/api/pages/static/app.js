@@ -25,7 +25,7 @@ const ROUTES = [
   [/^\/buy$/, buy, "buy"],
   [/^\/market$/, market, "market"],
 ];
-const SAID = { live: "live", polling: "live", reconnecting: "reconnecting", connecting: "connecting" };
+const STATUS_TEXTS = { live: "live", polling: "live", reconnecting: "reconnecting", connecting: "connecting" };
 
 async function prepare() {
   const about = await deployment();
@@ -36,7 +36,7 @@ async function prepare() {
 
 const live = new Live();
 const frame = startFrame({ name: "Market of sealed jobs", sections: SECTIONS, routes: ROUTES, home: "/book", prepare, remedy });
-live.addEventListener("mode", () => showConnection(live.mode, SAID[live.mode]));
+live.addEventListener("mode", () => showConnection(live.mode, STATUS_TEXTS[live.mode]));
 live.addEventListener("position", () => {
   document.querySelector("#block").textContent = live.cursor === null ? "" : `as of block ${number(live.cursor)}`;
 });

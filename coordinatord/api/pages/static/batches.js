@@ -17,7 +17,7 @@ const WORDS = {
   cancelling: ["cancelled", "Cancelling"],
   cancelled: ["cancelled", "Cancelled"],
 };
-const MOMENTS = [["created_at", "Created"], ["in_progress_at", "First lines posted"], ["finalizing_at", "Every line had ended"], ["cancelling_at", "Cancel asked for"], ["completed_at", "Completed"], ["failed_at", "Failed"], ["expired_at", "Expired"], ["cancelled_at", "Cancelled"]];
+const MOMENTS = [["created_at", "Created"], ["in_progress_at", "First lines posted"], ["finalizing_at", "All lines ended"], ["cancelling_at", "Cancel requested"], ["completed_at", "Completed"], ["failed_at", "Failed"], ["expired_at", "Expired"], ["cancelled_at", "Cancelled"]];
 
 export function batches(_, { open, refresh }) {
   return {
@@ -29,13 +29,13 @@ export function batches(_, { open, refresh }) {
     },
     show(rows) {
       if (rows === null) return tokenInstructions();
-      return table("Batches, the newest first", [
+      return table("Batches, newest first", [
         { label: "Batch", cell: (row) => h("a", { href: `#/batches/${row.id}`, title: row.id }, h("code", {}, `${row.id.slice(0, 14)}…`)) },
         { label: "Status", cell: badge },
         { label: "Lines", cell: counts },
         { label: "Window", wide: true, cell: (row) => row.completion_window },
         { label: "Created", wide: true, cell: (row) => when(row.created_at) },
-      ], rows, "This wallet has no batches. `svc batch create` makes one.");
+      ], rows, "This wallet has no batches. Create one with `svc batch create`.");
     },
   };
 }
@@ -58,7 +58,7 @@ export function batch([id], { open, refresh }) {
       return [
         h("p", { class: "headline" }, badge(one), " ", counts(one)),
         errors.length > 0 && h("div", { class: "notice" }, errors.map((each) => h("p", {}, `${each.line ? `Line ${each.line}: ` : ""}${each.message}`))),
-        h("h2", {}, "Its life"),
+        h("h2", {}, "Timeline"),
         h("ol", { class: "timeline" }, MOMENTS.filter(([member]) => one[member]).map(([member, name]) =>
           h("li", { class: "done" }, h("strong", {}, name), h("span", { class: "said" }, clock(one[member]), " · ", when(one[member]))))),
         facts(
@@ -79,8 +79,8 @@ function tokenInstructions() {
   const market = address("/").href.replace(/\/$/, "");
   return [
     h("p", { class: "empty" }, "Paste a session token to see the batches of its wallet. The token stays in this tab and is lost when the tab closes."),
-    h("h2", {}, "Where the token comes from"),
-    h("p", {}, "Your wallet signs in to this coordinator and gets a token that is valid for a day. It can read your batches and files, and pays for nothing. With ", h("code", {}, "svc"), " set up as on the page ", h("a", { href: "#/buy" }, "Buy"), ", this prints one:"),
+    h("h2", {}, "How to get a token"),
+    h("p", {}, "Your wallet signs in to this coordinator and gets a token that is valid for a day. The token can read your batches and files, but it cannot pay. With ", h("code", {}, "svc"), " set up as on the page ", h("a", { href: "#/buy" }, "Buy"), ", this command prints a token:"),
     lines("Session token", `python -c 'from svc import SyncClient; print(SyncClient("${market}").session().token)'\n`),
     h("p", {}, "Or follow a batch in the terminal: ", h("code", {}, "svc batch list"), " needs no token."),
   ];
@@ -112,7 +112,7 @@ function session(refresh, open) {
     },
   },
     h("label", { class: "grow" }, "Session token", input),
-    h("label", { class: "grow" }, "Batch, if not all", id),
+    h("label", { class: "grow" }, "Batch id (optional)", id),
     h("button", { type: "submit" }, "Show"),
     h("button", { type: "button", class: "quiet", onclick: () => { forgetToken(); refresh(); } }, "Forget the token"));
 }

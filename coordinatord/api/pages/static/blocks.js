@@ -1,4 +1,4 @@
-// Times of blocks. They are kept, because a block's time does not change except by a reorg.
+// Times of blocks, with a cache, because a block's time changes only in a reorg.
 
 import { get } from "./api.js";
 import { h } from "./dom.js";
@@ -6,8 +6,8 @@ import { number } from "./format.js";
 import { when } from "./times.js";
 
 const MAX_REQUESTED = 100;
-const MAX_KEPT = 2_000;
-const KEPT_MS = 60_000; // ms until the time of a block is requested again
+const MAX_CACHED = 2_000;
+const CACHE_MS = 60_000; // until the time of a block is requested again
 const known = new Map(); // by number: {time, until}
 
 // Return the Unix times of these blocks, by number, without unknown blocks.
@@ -19,12 +19,12 @@ export async function blockTimes(numbers) {
     const { blocks } = await get(`/evm/blocks?numbers=${asked.join(",")}`);
     for (const each of asked) {
       known.delete(each); // so that the map is in the order of the requests
-      known.set(each, { time: null, until: now + KEPT_MS });
+      known.set(each, { time: null, until: now + CACHE_MS });
     }
     for (const each of blocks) known.get(each.number).time = each.time;
   }
   const times = new Map(wanted.map((each) => [each, known.get(each)?.time ?? null]).filter(([, time]) => time !== null));
-  for (const oldest of [...known.keys()].slice(0, Math.max(0, known.size - MAX_KEPT))) known.delete(oldest);
+  for (const oldest of [...known.keys()].slice(0, Math.max(0, known.size - MAX_CACHED))) known.delete(oldest);
   return times;
 }
 

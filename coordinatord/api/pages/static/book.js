@@ -95,7 +95,7 @@ export function book(_, { refresh, open }) {
           tile("Free slots", number(data.free), data.polling === "0" ? "no provider polls now"
             : `of ${number(data.slots)} at ${number(data.polling)} polling ${data.polling === "1" ? "provider" : "providers"}`)),
         h("p", { class: "lead" }, "New here? ", h("a", { href: "#/buy" }, "How to buy in this market.")),
-        table("Jobs, the newest first", [
+        table("Jobs, newest first", [
           { label: "Job", cell: (row) => jobAndModel(row, data.catalogue) },
           { label: "State", cell: badge },
           { label: "Model", wide: true, cell: (row) => modelLink(row.model_id, data.catalogue) },

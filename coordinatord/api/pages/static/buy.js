@@ -9,7 +9,7 @@ export function buy() {
   return {
     title: "Buy",
     heading: "How to buy here",
-    lead: "Orders are signed and paid by a wallet of your own, on your own machine. Only the provider that an order names can read it.",
+    lead: "Your wallet signs and pays for orders on your machine. Only the provider that an order names can read it.",
     async read() {
       return [...(await models()).values()].filter((one) => one.svc.enabled);
     },
@@ -28,7 +28,7 @@ export function buy() {
         lines("Command line", `svc quote ${shell(model.id)} "Why is the sky blue?" --window ${window}\nsvc run ${shell(model.id)} "Why is the sky blue?" --window ${window}\n`),
         lines("Python", `from svc import SyncClient\n\nwith SyncClient(${JSON.stringify(market)}) as client:\n    result = client.run(${JSON.stringify(model.id)}, "Why is the sky blue?", window="${window}")\n    print(result.output, result.cost)\n`),
         h("h2", {}, "3. Any OpenAI client"),
-        h("p", {}, h("code", {}, "svc serve"), " is a server of OpenAI’s API on your machine. It buys from this market, with budgets, and prints the file of its key."),
+        h("p", {}, h("code", {}, "svc serve"), " runs a server with OpenAI’s API on your machine. The server buys from this market within budgets, and prints the path of its key file."),
         lines("Server", "svc serve\n"),
         lines("OpenAI client", `import pathlib\nfrom openai import OpenAI\n\nkey = pathlib.Path("~/.config/svc/serve/serve.key").expanduser().read_text().strip()\nclient = OpenAI(base_url="http://127.0.0.1:8403/v1", api_key=key)\nquestion = [{"role": "user", "content": "Why is the sky blue?"}]\nprint(client.chat.completions.create(model=${JSON.stringify(model.id)}, messages=question).choices[0].message.content)\n`),
       ];

@@ -8,11 +8,11 @@ import { badge, modelLink, providerLink, rates, windowOf } from "./parts.js";
 import { countdown, elapsedBar, when } from "./times.js";
 
 const ENDS = {
-  1: ["Settled", "The provider delivered the result and was paid for what it used. The rest was refunded."],
-  2: ["Cancelled", "The owner cancelled it while it was open."],
-  3: ["Failed", "The provider gave up. The payment was refunded."],
+  1: ["Settled", "The provider delivered the result and was paid for the used units. The rest was refunded."],
+  2: ["Cancelled", "The owner cancelled the job while it was open."],
+  3: ["Failed", "The provider failed the job. The payment was refunded."],
   4: ["Refunded", "The provider missed the window. The payment was refunded."],
-  5: ["Expired", "No provider claimed it in time. Nothing was charged."],
+  5: ["Expired", "No provider claimed the job in time. Nothing was charged."],
 };
 
 export function job([id]) {
@@ -40,7 +40,7 @@ export function job([id]) {
         h("p", { class: "headline" }, badge(row), " ", sentence(row, ends)),
         row.state === 1 && elapsedBar(row.claimed_at, ends),
         why && waiting(why),
-        h("h2", {}, "Its life"),
+        h("h2", {}, "Timeline"),
         h("ol", { class: "timeline" }, ...steps(row, detail, sent, times, ends)),
         h("h2", {}, "The order"),
         facts(
@@ -48,11 +48,11 @@ export function job([id]) {
           ["Owner", hex(row.owner, { what: "owner" })],
           ...(detail?.svc.cost ? paid(detail.svc, about.token_domain.name)
             : [["At most", tokens(detail?.svc.amount ?? maxPayment(row)), h("span", { class: "faint" },
-              ` ${about.token_domain.name}${detail?.svc.amount ? ", with all fees" : ", beside the market’s fees"}`)]]),
+              ` ${about.token_domain.name}${detail?.svc.amount ? ", with all fees" : ", plus the market’s fees"}`)]]),
           ["Rates", rates(row), h("span", { class: "faint" }, " per million units in / out")],
           ["Units", `${number(row.units_in)} in, up to ${number(row.units_out)} out`],
           ["Window", windowOf(row.sla_secs)],
-          ["For", row.designated === "0" ? "anyone: sealed to the coordinator’s escrow" : providerLink(row.designated)],
+          ["Open to", row.designated === "0" ? "any provider (sealed to the coordinator’s escrow)" : providerLink(row.designated)],
           ["Claimable until", clock(row.expires_at)],
           ["Sealed payload", hex(row.task_cid, { what: "content id", href: link(about, row.task_cid) })],
           row.result_cid && ["Sealed result", hex(row.result_cid, { what: "content id", href: link(about, row.result_cid) })],
@@ -67,9 +67,9 @@ export function job([id]) {
 function paid({ cost, cost_parts: parts, amount }, token) {
   const faint = (words) => h("span", { class: "faint" }, words);
   return [
-    ["Cost in all", tokens(cost), faint(` ${token}`),
-      parts && h("span", { class: "said" }, `provider ${tokens(parts.provider)}, market’s fee ${tokens(parts.fee)}, relaying ${tokens(parts.gas_fee)}`)],
-    amount && ["Came back", tokens(BigInt(amount) - BigInt(cost)), faint(` ${token}`), h("span", { class: "said" }, `of ${tokens(amount)} paid at the claim`)],
+    ["Total cost", tokens(cost), faint(` ${token}`),
+      parts && h("span", { class: "said" }, `provider ${tokens(parts.provider)}, market’s fee ${tokens(parts.fee)}, relaying fee ${tokens(parts.gas_fee)}`)],
+    amount && ["Refunded", tokens(BigInt(amount) - BigInt(cost)), faint(` ${token}`), h("span", { class: "said" }, `of ${tokens(amount)} paid at the claim`)],
   ];
 }
 
@@ -78,20 +78,20 @@ function waiting(why) {
   const known = Object.keys(HELP);
   const helps = why.would_help.filter((each) => known.includes(each.change));
   return h("section", { class: "card", "aria-labelledby": "waiting" },
-    h("h2", { id: "waiting" }, "What it waits for"),
+    h("h2", { id: "waiting" }, "Why no provider has claimed it"),
     h("p", {}, sentenceOf(why.said)),
     helps.length > 0 && h("ul", {}, helps.map((each) =>
-      h("li", {}, HELP[each.change](each.value), h("span", { class: "faint" }, ` – ${number(each.providers)} could take it then`)))),
+      h("li", {}, HELP[each.change](each.value), h("span", { class: "faint" }, ` – ${number(each.providers)} ${String(each.providers) === "1" ? "provider" : "providers"} could then take it`)))),
     why.providers.length > 0 && h("details", { "data-key": "each provider" }, h("summary", {}, "Each provider"),
       h("ul", {}, why.providers.map((each) => h("li", {}, providerLink(each.provider_id), ": ",
         each.takes ? "would take it" : each.reasons.map((reason) => reason.said).join("; "))))));
 }
 
 const HELP = {
-  rates: (value) => `Re-ordered at ${tokens(value.rate_in)} in and ${tokens(value.rate_out)} out for a million units`,
-  window: (value) => `Re-ordered with a window of ${span(value.sla_secs)}`,
-  designated: () => "Re-ordered for any provider, or for another one",
-  funds: (value) => `With a balance of ${tokens(value.balance)} or more`,
+  rates: (value) => `Order again at ${tokens(value.rate_in)} in and ${tokens(value.rate_out)} out per million units`,
+  window: (value) => `Order again with a window of ${span(value.sla_secs)}`,
+  designated: () => "Order again for any provider, or for another provider",
+  funds: (value) => `Raise the owner’s balance to ${tokens(value.balance)} or more`,
 };
 
 function sentenceOf(words) {
@@ -100,7 +100,7 @@ function sentenceOf(words) {
 
 function estimate(detail) {
   const block = detail?.svc?.reclaimable_block;
-  return block ? ` (from about block ${number(block)} on, as blocks come now)` : "";
+  return block ? ` (estimate: from block ${number(block)} on)` : "";
 }
 
 function deadline(row, detail) {
@@ -109,9 +109,9 @@ function deadline(row, detail) {
 }
 
 function sentence(row, ends) {
-  if (row.state === 0) return h("span", {}, "Waits for a provider. Unclaimed, it expires in ", countdown(row.expires_at, "a moment"), "; then nothing is charged.");
-  if (row.state === 1) return h("span", {}, providerLink(row.provider_id), " works on it. If it is not settled in ", countdown(ends, "a moment"), ", the payment goes back to its owner.");
-  return h("span", {}, (ENDS[row.ended_because] ?? ["", "It has ended."])[1]);
+  if (row.state === 0) return h("span", {}, "Waits for a provider. If unclaimed, the job expires in ", countdown(row.expires_at, "a moment"), ", and nothing is charged.");
+  if (row.state === 1) return h("span", {}, providerLink(row.provider_id), " works on it. If the job is not settled in ", countdown(ends, "a moment"), ", the payment goes back to its owner.");
+  return h("span", {}, (ENDS[row.ended_because] ?? ["", "The job has ended."])[1]);
 }
 
 function steps(row, detail, sent, times, ends) {

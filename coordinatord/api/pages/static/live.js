@@ -1,10 +1,10 @@
 // Live updates: the coordinator's event stream if available, otherwise polling of the index's position. Listeners get
-// `change` on every update. The header shows which of the two is in use.
+// `change` on every update. The header shows the current mode.
 
 import { readiness } from "./api.js";
 import { address } from "./http.js";
 
-const GATHER_MS = 200; // events within this time become one `change`
+const GATHER_MS = 200; // events within this time cause one `change`
 const MIN_CHANGE_INTERVAL_MS = 1_000;
 const POLL_MS = 3_000; // between two reads of the position
 const MAX_POLL_MS = 30_000;

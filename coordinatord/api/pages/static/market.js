@@ -7,13 +7,13 @@ import { number, span, tokens } from "./format.js";
 const REASONS = {
   ready: "The index is at the chain’s head.",
   cold_start: "Nothing is indexed yet. The first read of the chain is running.",
-  trailing: "The index is behind the chain and catching up.",
+  trailing: "The index is behind the chain, and is catching up.",
   reorg: "The index is being rebuilt after a deep reorg.",
   chain_unreachable: "The coordinator’s node does not answer.",
 };
 const CODES = {
-  stopping: "This process is stopping. Another one takes over.",
-  no_relayer_role: "The coordinator’s account may not post or settle. Its operator must get the relayer role granted.",
+  stopping: "This process is stopping. Another process takes over.",
+  no_relayer_role: "The coordinator’s account may not post or settle. The market’s admin must grant it the relayer role.",
 };
 
 export function market() {
@@ -29,14 +29,14 @@ export function market() {
         h("p", { class: "headline" },
           h("span", { class: `badge ${ready.ready ? "settled" : "failed"}` }, ready.ready ? "Ready" : "Not ready"),
           h("span", {}, CODES[ready.code] ?? REASONS[ready.reason] ?? ready.reason)),
-        h("p", {}, h("a", { href: "#/buy" }, "How to buy here"), ": lines for the command line, Python and OpenAI’s clients."),
+        h("p", {}, h("a", { href: "#/buy" }, "How to buy here"), ": commands, and code for Python and OpenAI’s clients."),
         h("h2", {}, "Who can read what"),
         h("div", { class: "card" }, ...trust(key)),
-        h("h2", {}, "Prices of the market"),
+        h("h2", {}, "Fees and windows"),
         facts(
           ["Fee", `${Number(about.fee_bps) / 100} % of what a job costs`],
-          ["For relaying", `${tokens(about.gas_fee)} ${about.token_domain.name} a job`],
-          ["Windows", about.windows ? about.windows.map((each) => span(each)).join(", ") : "not known while the index is not ready"],
+          ["Relaying fee", `${tokens(about.gas_fee)} ${about.token_domain.name} per job`],
+          ["Windows", about.windows ? about.windows.map((each) => span(each)).join(", ") : "unknown while the index is not ready"],
         ),
         h("h2", {}, "Deployment"),
         facts(
@@ -46,13 +46,13 @@ export function market() {
           ["Provider registry", hex(about.contracts.provider_registry, { what: "address" })],
           ["Ask registry", hex(about.contracts.ask_registry, { what: "address" })],
           ["Gateway", about.gateway_url ? h("code", {}, about.gateway_url) : "none"],
-          ["Index", `block ${ready.cursor === null ? "–" : number(ready.cursor)}, ${ready.lag === null ? "distance to the head not known" : `${number(ready.lag)} behind the head`}`],
+          ["Index", `block ${ready.cursor === null ? "–" : number(ready.cursor)}, ${ready.lag === null ? "distance to the head unknown" : `${number(ready.lag)} behind the head`}`],
         ),
         allowlist.length > 0 && [
           h("h2", {}, "Escrow allowlist"),
           table("Escrow allowlist", [
             { label: "Measurement", cell: (row) => hex(row.key, { what: "measurement" }) },
-            { label: "Says", cell: (row) => ["not listed any more", "keys may be handed to it", "withdrawn"][row.status] ?? String(row.status) },
+            { label: "Status", cell: (row) => ["no longer listed", "may receive escrow keys", "withdrawn"][row.status] ?? String(row.status) },
           ], allowlist, ""),
         ],
       ];
@@ -61,10 +61,10 @@ export function market() {
 }
 
 function trust(key) {
-  const always = h("p", {}, "An order for a named provider is sealed to that provider. Nobody else can read it, not even the coordinator.");
-  if (key === null) return [h("p", {}, h("strong", {}, "No escrow."), " Open offers are not taken here: every order names its provider."), always];
+  const always = h("p", {}, "An order for a named provider is sealed to that provider. No one else can read it, not even the coordinator.");
+  if (key === null) return [h("p", {}, h("strong", {}, "No escrow."), " This market accepts no open offers: every order names its provider."), always];
   if ("measurement" in key) {
-    return [h("p", {}, h("strong", {}, "Escrow for development."), " Open offers are sealed to keys that live in this coordinator’s memory, without hardware that proves it: whoever runs it can read them, and so can the provider that claims one."), always];
+    return [h("p", {}, h("strong", {}, "Escrow for development."), " Open offers are sealed to keys in this coordinator’s memory, without protection by hardware. The operator of the coordinator can read them, and so can the provider that claims an offer."), always];
   }
-  return [h("p", {}, h("strong", {}, "Escrow held by the operator."), " Open offers are sealed to a key of the operator’s: it can read them, and so can the provider that claims one. Take only open offers here whose content the operator may know."), always];
+  return [h("p", {}, h("strong", {}, "Escrow held by the operator."), " Open offers are sealed to a key of the operator. The operator can read them, and so can the provider that claims an offer. Post an open offer here only if the operator may know its content."), always];
 }

@@ -11,7 +11,7 @@ const MAX_SPARKLINES = 24; // the first models of the list get a line of prices
 export function models() {
   return {
     title: "Models",
-    lead: "What can be ordered, the lowest price that a provider asks for it now, and what was paid lately. Prices are for a million units, in and out.",
+    lead: "Models that can be ordered, the lowest current asks, and the prices paid lately. Prices are per million units of input and output.",
     async read() {
       const [{ data }, { floors }] = await Promise.all([get("/v1/models?limit=1000"), get("/evm/asks/floors?limit=1000")]);
       const paid = await Promise.all(data.slice(0, MAX_SPARKLINES).map((one) => getIfAny(`/evm/models/${one.svc.model_id}/prices`)));
@@ -34,8 +34,8 @@ export function models() {
           return sparkline(medians, `median price of output, now ${tokens(medians.at(-1))}`);
         } },
         { label: "Windows", wide: true, cell: (row) => cheapest(row.svc.model_id).map((floor) => windowOf(floor.sla)).join(", ") || "–" },
-        { label: "Takes", wider: true, cell: (row) => h("code", {}, row.svc.endpoint ?? "–") },
-        { label: "Orders", cell: (row) => h("span", { class: `badge ${row.svc.enabled ? "settled" : "cancelled"}` }, row.svc.enabled ? "taken" : "not taken") },
+        { label: "Endpoint", wider: true, cell: (row) => h("code", {}, row.svc.endpoint ?? "–") },
+        { label: "Orders", cell: (row) => h("span", { class: `badge ${row.svc.enabled ? "settled" : "cancelled"}` }, row.svc.enabled ? "accepted" : "not accepted") },
       ], data, "The catalogue is empty: the market’s admin has not added a model yet.");
     },
   };
@@ -62,22 +62,22 @@ export function model([id]) {
         one && facts(
           ["Id", id],
           ["Owned by", one.owned_by || "–"],
-          ["Requests as of", h("code", {}, one.svc.endpoint ?? "–")],
-          ["Orders", one.svc.enabled ? "are taken" : "are not taken any more"],
+          ["Endpoint", h("code", {}, one.svc.endpoint ?? "–")],
+          ["Orders", one.svc.enabled ? "accepted" : "no longer accepted"],
         ),
-        h("h2", {}, "Paid over time"),
+        h("h2", {}, "Prices paid over time"),
         paid ? [
-          h("p", { class: "lead" }, `Rates for a million units, by ${span(history.bucket_secs)}: the line is the median, the band goes from the lowest to the highest.`),
+          h("p", { class: "lead" }, `Rates per million units, in steps of ${span(history.bucket_secs)}. The line is the median, and the band is the range from lowest to highest.`),
           h("div", { class: "charts" },
             priceChart("Input", pointsOf(history, "rate_in")),
             priceChart("Output", pointsOf(history, "rate_out"))),
-        ] : h("p", { class: "empty" }, "No job of this model was settled yet, so there is nothing to draw."),
-        h("h2", {}, "Asked now"),
+        ] : h("p", { class: "empty" }, "No job of this model has been settled yet, so there are no prices."),
+        h("h2", {}, "Current asks"),
         table("Asks for this model", [
           { label: "Provider", cell: (row) => providerLink(row.provider_id) },
           { label: "Window", num: true, cell: (row) => windowOf(row.sla) },
           { label: "In / out", num: true, cell: rates },
-        ], asks, "No listed provider publishes a price for this model. An open offer may still be claimed."),
+        ], asks, "No listed provider has an ask for this model. A provider may still claim an open offer."),
         h("h2", {}, "Latest jobs"),
         table("Latest jobs of this model", [
           { label: "Job", cell: (row) => jobLink(row.job_id) },

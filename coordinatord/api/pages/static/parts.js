@@ -30,9 +30,9 @@ export function jobAndModel(row, models) {
 // fees.
 export function price(row, about) {
   const withFees = (base) => base + (base * BigInt(about.fee_bps)) / 10_000n + BigInt(about.gas_fee);
-  if (row.state === 2) return { amount: withFees(costOf(row)), words: "", title: "paid in all, with the market’s present fees" };
+  if (row.state === 2) return { amount: withFees(costOf(row)), words: "", title: "total paid, with the market’s current fees" };
   if (row.state === 3) return { amount: null, words: row.claimed_at === "0" ? "nothing" : "refunded", title: "the owner paid nothing" };
-  return { amount: withFees(maxPayment(row)), words: "up to ", title: "at most, with the market’s present fees" };
+  return { amount: withFees(maxPayment(row)), words: "up to ", title: "maximum, with the market’s current fees" };
 }
 
 export function rates(row) {
@@ -43,7 +43,7 @@ export function windowOf(seconds) {
   return span(seconds);
 }
 
-// Reliability as counted by the coordinator from the chain. Newcomers are marked, to distinguish them from bad providers.
+// Reliability, counted by the coordinator from the chain. Providers without jobs are marked as such.
 export function reliability(row) {
   const record = row.reliability;
   if (!record) return h("span", { class: "faint" }, "–");

@@ -11,7 +11,7 @@ const SHOWN_EVIDENCE = 4000;
 export function providers() {
   return {
     title: "Providers",
-    lead: "Who runs jobs here. Slots are what the registry lets a provider hold at once; reliability counts the jobs that it claimed lately.",
+    lead: "Providers that run jobs in this market. Slots: how many jobs the registry lets a provider hold at once. Reliability: the share of its recently claimed jobs that it settled.",
     async read() {
       const listed = await get("/evm/providers?limit=1000");
       return listed.providers;
@@ -60,17 +60,17 @@ export function provider([id]) {
           { label: "Model", cell: (row) => modelLink(row.model_id, catalogue) },
           { label: "Window", num: true, cell: (row) => windowOf(row.sla) },
           { label: "In / out", num: true, cell: rates },
-        ], asks, "It publishes no prices. It may still claim open offers."),
+        ], asks, "This provider publishes no prices. It may still claim open offers."),
         h("h2", {}, "Latest jobs"),
         table("Latest jobs of this provider", [
           { label: "Job", cell: (row) => jobAndModel(row, catalogue) },
           { label: "State", cell: badge },
           { label: "Model", wide: true, cell: (row) => modelLink(row.model_id, catalogue) },
           { label: "Claimed", cell: (row) => when(row.claimed_at) },
-        ], jobs, "It has claimed no job yet."),
+        ], jobs, "This provider has claimed no job yet."),
         one.evidence !== null && [
           h("h2", {}, "Evidence"),
-          h("p", { class: "lead" }, "Published by the provider. The market does not verify it. Clients do."),
+          h("p", { class: "lead" }, "Published by the provider. The market does not verify the evidence, but clients do."),
           h("pre", { class: "published", tabindex: "0", role: "region", "aria-label": "Evidence" }, shortened(one.evidence)),
         ],
       ];

@@ -85,10 +85,10 @@ async def test_node_is_read_through_the_proxy(proxy: ForwardProxy) -> None:
 async def test_webhooks_ignore_proxies_by_default(proxy: ForwardProxy) -> None:
     """Through a proxy, webhooks would reach private networks that the connection itself refuses."""
     async with server() as url:
-        async with open_destinations(connections=1, private=False) as http:
+        async with open_destinations(connections=1, allow_private=False) as http:
             with pytest.raises(NoResponse):
                 await get(http, url)
         assert proxy.targets == []
-        async with open_destinations(connections=1, private=True) as http:
+        async with open_destinations(connections=1, allow_private=True) as http:
             assert await get(http, f"{url}/hook") == b"ok"
         assert proxy.targets == [f"GET {url}/hook"]

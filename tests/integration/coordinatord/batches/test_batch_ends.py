@@ -136,7 +136,7 @@ async def test_cancel_posts_no_more_and_takes_back_what_waits(world: World, quie
 
 async def test_cancel_takes_back_what_waits_before_the_rest_is_read(world: World, quiet: Stage) -> None:
     batching, worker = await quiet_batching(world, quiet), app.build_batch_worker(quiet.ground)
-    worker = attrs.evolve(worker, expansion=attrs.evolve(worker.expansion, max_lines=2))
+    worker = attrs.evolve(worker, expander=attrs.evolve(worker.expander, max_lines=2))
     batch = (await batching.create(*batching.submitter.lines(6)))["id"]
     assert await worker.run_step()
     await batching.cancel(batch)

@@ -82,7 +82,7 @@ class Scene:
 
     def _worker(self) -> BatchWorker:
         worker = app.build_batch_worker(self.on.ground)
-        return attrs.evolve(worker, expansion=attrs.evolve(worker.expansion, max_lines=2))
+        return attrs.evolve(worker, expander=attrs.evolve(worker.expander, max_lines=2))
 
 
 async def settled_and_failed(scene: Scene, batch: Body, jobs: list[str]) -> None:

@@ -9,7 +9,7 @@ from coordinatord.api.book import leases_sql, outlooks_sql
 from coordinatord.api.book.candidates_sql import Demand, read_candidates
 from coordinatord.api.book.job_pages_sql import JobFilter
 from coordinatord.api.book.leases_sql import PollKey
-from coordinatord.api.book.liveness_sql import SeenPoll, mark_seen
+from coordinatord.api.book.liveness_sql import SeenPoll, store_polls
 from coordinatord.api.book.registries_sql import read_asks, read_floors, read_providers
 from coordinatord.chain.indexer.expiry_sql import mark_all_expired_jobs
 from coordinatord.storage.database.connections import Connection, Database, open_database
@@ -93,7 +93,7 @@ async def test_outlook_reads_few_jobs(database: Database) -> None:
 
 async def test_quotes_and_lists_of_asks_look_at_listed_providers_alone(database: Database) -> None:
     line = database.prepared_connection()
-    await mark_seen(line, [SeenPoll(provider, 1, 1) for provider in range(1, STRANGERS + 1)], [0.0] * STRANGERS)
+    await store_polls(line, [SeenPoll(provider, 1, 1) for provider in range(1, STRANGERS + 1)], [0.0] * STRANGERS)
     await database.pool.execute("analyze liveness")
 
     async def quote() -> None:
@@ -122,5 +122,5 @@ async def test_waits_of_expired_jobs_are_dropped_with_their_leases(database: Dat
         await leases_sql.hold_back_jobs(connection, open_jobs)
         await connection.execute("update jobs set expires_at = 5 where job_id = $1", open_jobs[0])
         await mark_all_expired_jobs(connection, 6)
-        await leases_sql.drop_expired(connection)
+        await leases_sql.delete_expired_leases(connection)
         assert [row["job_id"] for row in await connection.fetch("select job_id from leases")] == [open_jobs[1]]

@@ -12,8 +12,8 @@ from coordinatord.api.book.funding import FundsChecker
 from coordinatord.api.book.job_pages_sql import JobFilter
 from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.book.leases_sql import PollKey
-from coordinatord.api.book.liveness import Liveness
-from coordinatord.api.book.polls import Polls, build_poll
+from coordinatord.api.book.liveness import LivenessRecorder
+from coordinatord.api.book.polls import PollService, build_poll
 from coordinatord.base.outcomes import SessionRow, Unauthorised
 from coordinatord.storage.database.connections import Database, open_database
 from coordinatord.storage.database.migration import migrate
@@ -31,7 +31,7 @@ class AllPaid:
 
 
 @pytest.fixture
-async def processes(database_url: str) -> AsyncIterator[list[Polls]]:
+async def processes(database_url: str) -> AsyncIterator[list[PollService]]:
     """Two processes with the smallest pools, so that excess requests wait in the queue without being dropped."""
     async with AsyncExitStack() as stack:
         pools = [await stack.enter_async_context(open_database(database_url, max_size=2)) for _ in range(2)]
@@ -44,19 +44,21 @@ async def processes(database_url: str) -> AsyncIterator[list[Polls]]:
         yield [polls_over(pool) for pool in pools]
 
 
-def polls_over(pool: Database) -> Polls:
+def polls_over(pool: Database) -> PollService:
     unused: Any = None
-    funding, liveness = cast(FundsChecker, AllPaid()), Liveness(pool, 15_000)
-    return Polls(pool, funding, lease_ms=60_000, liveness=liveness, waiting=unused, places=unused, offers=unused)
+    funding, liveness = cast(FundsChecker, AllPaid()), LivenessRecorder(pool, 15_000)
+    return PollService(
+        pool, funding, lease_ms=60_000, liveness=liveness, waiting_polls=unused, connection_limits=unused, offers=unused
+    )
 
 
-async def jobs_of(polls: Polls, provider: int, wanted: JobFilter, free: int) -> list[JobRow]:
+async def jobs_of(polls: PollService, provider: int, wanted: JobFilter, free: int) -> list[JobRow]:
     poll = build_poll(SessionRow(b"\x01", provider), wanted, free, 100, 0)
     assert not isinstance(poll, Unauthorised)
     return (await polls.answer(poll)).rows
 
 
-async def test_thousand_concurrent_polls_lease_no_job_twice(processes: list[Polls]) -> None:
+async def test_thousand_concurrent_polls_lease_no_job_twice(processes: list[PollService]) -> None:
     holders: dict[bytes, set[int]] = defaultdict(set)
 
     async def poll(n: int) -> None:
@@ -72,7 +74,7 @@ async def test_thousand_concurrent_polls_lease_no_job_twice(processes: list[Poll
     assert len(holders) == JOBS  # four hundred pairs of provider and model want two each, so no job is left
 
 
-async def test_poll_is_told_of_held_jobs_only_what_it_asks_for(processes: list[Polls]) -> None:
+async def test_poll_is_told_of_held_jobs_only_what_it_asks_for(processes: list[PollService]) -> None:
     async def poll(**more: int) -> int:
         wanted = JobFilter(state="Open", model_id=1, **more)  # type: ignore[arg-type] # the rates among them
         return len(await jobs_of(processes[0], 1, wanted, 4))
@@ -83,7 +85,7 @@ async def test_poll_is_told_of_held_jobs_only_what_it_asks_for(processes: list[P
     assert await poll(min_rate_in=1_000_000, min_rate_out=2_000_000) == 4
 
 
-async def test_polls_at_once_are_each_leased_only_what_they_ask_for(processes: list[Polls]) -> None:
+async def test_polls_at_once_are_each_leased_only_what_they_ask_for(processes: list[PollService]) -> None:
     told: dict[int, int] = {}
 
     async def poll(provider: int) -> None:
@@ -134,7 +136,7 @@ async def test_provider_stays_live_with_few_written_polls(database_url: str) -> 
     async with open_database(database_url, max_size=2) as pool:
         async with pool.connection() as connection:
             await migrate(connection)
-        attendance = Liveness(pool, 12_000, lambda: now)
+        attendance = LivenessRecorder(pool, 12_000, lambda: now)
 
         async def seconds_since_seen() -> float:
             async with pool.connection() as connection:
@@ -149,7 +151,7 @@ async def test_provider_stays_live_with_few_written_polls(database_url: str) -> 
         now += 1.0
         async with pool.connection() as connection:
             await connection.execute("update liveness set seen_at = seen_at - interval '3.9 seconds'")
-        await attendance.store_unwritten_polls()
+        await attendance.store_delayed_polls()
         assert 0.9 < await seconds_since_seen() < 1.9
 
 
@@ -177,7 +179,7 @@ async def test_waiting_poll_is_written_while_it_waits(database_url: str) -> None
     async with open_database(database_url, max_size=2) as pool:
         async with pool.connection() as connection:
             await migrate(connection)
-        liveness = Liveness(pool, 40)
+        liveness = LivenessRecorder(pool, 40)
         poller = PollKey(1, 1)
         await liveness.record_poll(poller, 4)
         before = len(anyio.get_running_tasks())

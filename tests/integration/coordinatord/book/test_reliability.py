@@ -12,7 +12,7 @@ from common.api.limits import RELIABILITY_PERIOD_S
 from coordinatord.api.book import candidates_sql, liveness_sql
 from coordinatord.api.book.candidates_sql import Demand
 from coordinatord.api.book.registries_sql import read_asks, read_providers
-from coordinatord.api.book.reliability_sql import ALL_MODELS, ReliabilitySums
+from coordinatord.api.book.reliability_sql import ALL_MODELS, ReliabilityCounter
 from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
@@ -50,7 +50,7 @@ async def end(connection: Connection, ordinal: int, provider: int, because: int,
 
 
 async def sums(connection: Connection) -> Sums:
-    await ReliabilitySums().refresh(connection)
+    await ReliabilityCounter().refresh(connection)
     rows = await connection.fetch("select * from reliability")
     return {(row["provider_id"], row["model_id"]): tuple(row)[2:] for row in rows}
 
@@ -101,7 +101,7 @@ async def test_sums_cover_the_window_and_follow_reorgs(database: Database) -> No
 
 async def test_sums_are_refreshed_in_proportion_to_their_cost(database: Database) -> None:
     times = iter([0.0, 2.0, 2.0, 61.0, 62.0, 63.0, 63.0])
-    taken = ReliabilitySums(clock=lambda: next(times))
+    taken = ReliabilityCounter(clock=lambda: next(times))
 
     async def counted() -> int:
         async with database.connection() as connection:
@@ -139,7 +139,7 @@ async def test_equal_prices_are_ordered_by_turn_then_reliability(database: Datab
         await connection.execute("update jobs set ended_because = 3, state = 3 where ordinal = 1")
         await sums(connection)
         assert await ranked() == [3, 2, 1, 4]
-        await liveness_sql.mark_picked(database, 3, 1)
+        await liveness_sql.record_pick(database, 3, 1)
         assert await ranked() == [2, 1, 3, 4]
     _, asks = await read_asks(database, 1, 10, 0)
     _, providers = await read_providers(database, 10, 0)

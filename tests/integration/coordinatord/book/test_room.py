@@ -6,7 +6,7 @@ import pytest
 
 from coordinatord.api.batches.plan import BatchPlanner, read_plan
 from coordinatord.api.book.candidates_sql import Demand, read_candidates
-from coordinatord.api.book.liveness_sql import mark_picked
+from coordinatord.api.book.liveness_sql import record_pick
 from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
@@ -58,7 +58,7 @@ async def test_equal_prices_rank_by_load(connection: Connection, database: Datab
 
 async def test_light_loads_take_turns(connection: Connection, database: Database) -> None:
     await load(connection, p2=1)
-    await mark_picked(database, 1, 1)
+    await record_pick(database, 1, 1)
     assert [provider for provider, _ in await rooms(database, 3)] == [2, 3, 1]
 
 

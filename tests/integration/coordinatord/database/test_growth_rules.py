@@ -240,7 +240,7 @@ async def test_erased_generations_of_the_escrow_go_after_49_hours(stage: Stage) 
             hours,
         )
     async with stage.ground.database.connection() as connection:
-        await escrow_sql.drop_forgotten(connection)
+        await escrow_sql.delete_old_records(connection)
     assert await stage.fetchval("select array_agg(public_key) from escrow_generations") == [b"new"]
 
 

@@ -32,13 +32,13 @@ _PAGES: Final = "put together for each list: test_job_pages counts the rows that
 # Names in statements that are not constants of their module.
 PARTS: Final = {
     "api.batches.lines_sql.read_ended_lines": [{"completed": "True"}, {"completed": "False"}],
-    "api.batches.lines_sql.drop_finished": [
+    "api.batches.lines_sql.delete_finished_batches": [
         {"table": f"'{table}'", "column": f"'{column}'"}
         for table, column in (("batch_lines", "batch_id"), ("batch_work", "batch_id"), ("batches", "id"))
     ],
     "api.book.leases_sql._hold_back_where": [
-        {"which": "'j.job_id = any($3::bytea[])'"},
-        {"which": "f'j.owner = $3 and {AMOUNT} > $4::numeric'"},
+        {"condition": "'j.job_id = any($3::bytea[])'"},
+        {"condition": "f'j.owner = $3 and {AMOUNT} > $4::numeric'"},
     ],
     "api.book.registries_sql._read_page": [
         {"page": "_ASKS", "order": "'page.provider_id, page.model_id, page.sla'"},
@@ -47,7 +47,7 @@ PARTS: Final = {
         {"page": "_MODELS", "order": "'page.model_id'"},
         {"page": "_ALLOWLIST", "order": "'page.key'"},
     ],
-    "api.events.progress_sql": [{"which": f"_OP_CONDITIONS[{n}]"} for n in range(4)],
+    "api.events.progress_sql": [{"condition": f"_OP_CONDITIONS[{n}]"} for n in range(4)],
     "api.escrow.escrow_sql.mark_erased": [{"column": "'lost_at'"}, {"column": "'erased_at'"}],
     "chain.relayer.queue_sql._select_relays": [
         {"which": "'priority < 3 and kind = any($2::text[])'"},
@@ -62,15 +62,15 @@ PARTS: Final = {
         {"which": "\"t.lost and t.created_at > now() - interval '1 hour'\""},
     ],
     "chain.relayer.endings_sql.drop_endings": [{"age": "\"interval '86400 seconds'\""}],
-    "api.sessions.sessions_sql.drop_expired": [{"table": "'nonces'"}, {"table": "'sessions'"}],
+    "api.sessions.sessions_sql.delete_expired_sessions": [{"table": "'nonces'"}, {"table": "'sessions'"}],
 }
 # Not planned separately.
 UNPLANNED: Final = {
     "api.book.job_pages_sql.page_statement": _PAGES,
-    "api.book.job_pages_sql._Listing.posted_before_sql": _PAGES,
-    "api.book.job_pages_sql._Listing.offset_chunk_sql": _PAGES,
-    "api.book.job_pages_sql._Listing._running_counts_sql": _PAGES,
-    "api.book.job_pages_sql._Listing._page_sql": _PAGES,
+    "api.book.job_pages_sql._JobListSql.posted_before_sql": _PAGES,
+    "api.book.job_pages_sql._JobListSql.offset_chunk_sql": _PAGES,
+    "api.book.job_pages_sql._JobListSql._running_counts_sql": _PAGES,
+    "api.book.job_pages_sql._JobListSql._page_sql": _PAGES,
     "storage.database.removal_sql.remove_due": _REMOVAL,
     "chain.indexer.undo_sql.undo_above": "of a reorganisation, by keys that it finds in the journal",
     "chain.indexer.events_sql": "`APPEND_EXPIRY_EVENTS`, a part of the statement that marks what expired",

@@ -88,11 +88,11 @@ async def test_loss_is_forgotten_once_no_old_job_can_be_claimed(connection: Conn
     await announce(connection, FIRST, SECOND)
     await escrow_sql.mark_lost(connection, [SECOND.public_key], NOW)
     await connection.execute("update escrow_generations set lost_at = lost_at - interval '48 hours'")
-    await escrow_sql.drop_forgotten(connection)
+    await escrow_sql.delete_old_records(connection)
     assert await custody_began(connection) == 200
     await connection.execute("update escrow_generations set lost_at = lost_at - interval '2 hours'")
     assert await custody_began(connection) == -1
-    await escrow_sql.drop_forgotten(connection)
+    await escrow_sql.delete_old_records(connection)
     assert [row["public_key"] for row in await connection.fetch("select public_key from escrow_generations")] == [
         SECOND.public_key
     ]

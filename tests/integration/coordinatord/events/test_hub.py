@@ -88,7 +88,7 @@ async def test_each_who_follows_hears_what_passes_its_filter_in_order(database: 
 async def test_watchers_are_notified_before_listeners_and_on_close(database: Database) -> None:
     watched: list[int] = []
     async with running(database) as hub, hub.follow(EventFilter(), None) as (listener, _):
-        hub.watch(lambda events: watched.append(len(events)))
+        hub.add_watcher(lambda events: watched.append(len(events)))
         await append(database, 1, 2)
         await heard(listener, 2)
         assert sum(watched) == 2

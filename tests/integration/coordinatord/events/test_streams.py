@@ -99,7 +99,7 @@ async def test_streams_end_with_a_word_when_the_process_stops(stage: Stage, stre
     async with streams.open("/evm/events") as followed:
         await followed.block()
         stage.ground.events.close()
-        assert "this process stops: come back with Last-Event-ID" in await followed.ended()
+        assert "this process stops: reconnect with Last-Event-ID" in await followed.ended()
 
 
 async def test_stream_that_is_left_gives_its_place_back(stage: Stage, streams: Streams) -> None:

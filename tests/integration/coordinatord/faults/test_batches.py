@@ -47,7 +47,7 @@ async def batching(world: World, quiet: Stage) -> Batching:
 
 def small_steps(stage: Stage, max_lines: int) -> BatchWorker:
     worker = app.build_batch_worker(stage.ground)
-    return attrs.evolve(worker, expansion=attrs.evolve(worker.expansion, max_lines=max_lines))
+    return attrs.evolve(worker, expander=attrs.evolve(worker.expander, max_lines=max_lines))
 
 
 def no_puts(request: httpx.Request) -> httpx.Response | None:
@@ -131,7 +131,7 @@ async def test_failing_batch_is_postponed_and_others_continue(
     quiet: Stage, batching: Batching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await batching.create(b'"poison"'), await batching.create(b"no json")
-    check = LineChecks.check
+    check = LineChecks.check_lines
 
     def faulty(checks: LineChecks, lines: Sequence[InputLine]) -> list[CheckedLine]:
         if lines[0].text == b'"poison"':
@@ -140,7 +140,7 @@ async def test_failing_batch_is_postponed_and_others_continue(
 
     worker = small_steps(quiet, 10)
     with monkeypatch.context() as patched:
-        patched.setattr(LineChecks, "check", faulty)
+        patched.setattr(LineChecks, "check_lines", faulty)
         while await worker.run_step():
             pass
     assert (await batching.get(f"/{second['id']}")).json()["status"] == "completed"
@@ -165,7 +165,7 @@ async def test_batch_whose_input_file_is_lost_fails_as_a_whole(quiet: Stage, bat
     failed = (await batching.get(f"/{created['id']}")).json()
     assert failed["status"] == "failed"
     assert failed["failed_at"] >= failed["created_at"]
-    message = "the object store no longer holds the input file"
+    message = "the object store has lost the input file; upload it again"
     error = {"code": "object_missing", "message": message, "param": "input_file_id", "line": None}
     assert failed["errors"] == {"object": "list", "data": [error]}
     assert failed["request_counts"] == {"completed": 0, "failed": 0, "total": 0}

@@ -21,7 +21,7 @@ from common.address_book import AddressBook
 from common.box import PublicKey
 from common.container import seal
 from common.envelope import Envelope
-from coordinatord.api.system.readiness import Reason
+from coordinatord.api.system.readiness import ReadinessReason
 from devnet.accounts import DevWallet
 from devnet.ports import pick_free
 from devnet.provider import key_variables, write_config
@@ -79,7 +79,7 @@ class TradingMarket:
         outage: AbstractAsyncContextManager[object],
         code: str | None,
         *,
-        reason: Reason | None = None,
+        reason: ReadinessReason | None = None,
         seconds: float = _OUTAGE_S,
     ) -> None:
         """Trade before, during and after `outage`. During it /readyz must name `code`; nothing may be lost.
@@ -98,7 +98,7 @@ class TradingMarket:
                 if code is not None:
                     body = await self._until_named(code)
                     assert body["ready"] is False
-                    assert body["reason"] in get_args(Reason)
+                    assert body["reason"] in get_args(ReadinessReason)
                 await anyio.sleep(seconds)
                 if code is not None:
                     last = await self._readiness()

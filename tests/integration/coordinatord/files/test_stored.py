@@ -167,7 +167,7 @@ async def test_upload_keeps_the_expiry_its_owner_was_told(connection: Connection
     await add_jobs(connection, 1, models=1)
     job = await connection.fetchval("select job_id from jobs") if ended is not None else b"\7" * 32
     await upload(connection, 5)
-    await files_sql.attach(connection, "file-1", MONTH, job)
+    await files_sql.attach_file(connection, "file-1", MONTH, job)
     told = await connection.fetchval("select expires_at from files")
     if ended is not None:
         await connection.execute(f"update jobs set {ended}")  # noqa: S608 - one of the cases above

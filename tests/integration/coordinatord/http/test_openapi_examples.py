@@ -175,7 +175,7 @@ async def test_every_example_is_replayed(
     await allow(world)
     await of_client.ask("handOverKeys", body=handover_request(stage))
     await of_client.ask("listAllowlist")
-    stage.stopping.begun = True
+    stage.stopping.is_set = True
     await of_client.ask("getReadiness")
     assert set(of_client.to_show()) - of_client.shown == set()
 

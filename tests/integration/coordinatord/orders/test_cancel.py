@@ -3,7 +3,7 @@ import time
 import pytest
 
 from common.scalars import hex_of
-from coordinatord.api.book.posted_jobs_sql import read_posted
+from coordinatord.api.book.posted_jobs_sql import read_posted_terms
 from coordinatord.chain.contracts import job_registry
 from tests.integration.coordinatord.scene import relay_ends
 from tests.integration.coordinatord.scene.faults import unreachable
@@ -67,7 +67,7 @@ async def test_cancel_of_an_ended_job_returns_its_transaction(client: Party, pro
 async def test_foreign_end_of_a_job_is_found_in_the_logs_once(client: Party, provider: Party, stage: Stage) -> None:
     job = (await client.post())["job_id"]
     job_id = bytes.fromhex(job[2:])
-    known = (await read_posted(stage.ground.database.prepared_connection(), [job_id]))[job_id]
+    known = (await read_posted_terms(stage.ground.database.prepared_connection(), [job_id]))[job_id]
     assert known is not None
     calldata = job_registry.cancel_calldata(known.posted, 0, b"")
     call = {"from": client.address, "to": hex_of(client.registry), "data": hex_of(calldata)}

@@ -13,7 +13,7 @@ from common.container import open_with_data_key
 from common.daemon.asgi import ASGIApp
 from common.escrow_evidence import mock_measurement
 from coordinatord.api.escrow.development import MockCustody, MockSettings
-from coordinatord.api.escrow.handover import HandoverService, Operators
+from coordinatord.api.escrow.handover import HandoverService, OperatorKeys
 from coordinatord.api.escrow.hosting import Escrow
 from coordinatord.api.escrow.peer import Peer
 from coordinatord.run import app
@@ -48,7 +48,7 @@ def mock_escrow(
 
     @asynccontextmanager
     async def made(ground: Dependencies) -> AsyncIterator[Escrow]:
-        operators = Operators.from_keys(ground.domains, ground.config.operator_keys)
+        operators = OperatorKeys.from_keys(ground.domains, ground.config.operator_keys)
         transport = httpx.ASGITransport(peer) if peer is not None else httpx.AsyncHTTPTransport()
         async with httpx.AsyncClient(transport=transport) as http:
             source = Peer(http_over(http), "http://peer", operators, RELEASE, time.time) if peer is not None else None

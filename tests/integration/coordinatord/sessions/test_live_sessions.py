@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from coordinatord.api.sessions.sessions import SessionCache
-from coordinatord.api.sessions.sessions_sql import MAX_SESSIONS, add_nonce, drop_expired, open_session
+from coordinatord.api.sessions.sessions_sql import MAX_SESSIONS, add_nonce, delete_expired_sessions, open_session
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.storage.database.connections import Connection, Database, open_database
@@ -97,5 +97,5 @@ async def test_session_is_not_found_past_its_end(database: Database) -> None:
     assert await here.find(token_hash) is not None  # no time has passed for this process
     clock.now += 0.5
     assert await here.find(token_hash) is None
-    await database.transact(drop_expired)
+    await database.transact(delete_expired_sessions)
     assert await here.find(token_hash) is None

@@ -33,7 +33,7 @@ async def test_unreachable_chain_makes_unready_with_nulls(stage: Stage) -> None:
 
 
 async def test_stopping_node_is_unready_and_still_healthy(stage: Stage) -> None:
-    stage.stopping.begun = True
+    stage.stopping.is_set = True
     unready = await stage.http.get("/readyz")
     assert (unready.status_code, unready.json()["code"]) == (503, "stopping")
     assert (await stage.http.get("/healthz")).status_code == 200

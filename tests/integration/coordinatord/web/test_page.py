@@ -115,7 +115,7 @@ async def test_a_job_is_followed_through_its_life(market: Market, browser: Brows
     await browser.see("tbody .badge", "Open")
     await browser.ask("click", "tbody a")
     await browser.see(".headline", "Waits for a provider")
-    await browser.see("#waiting", "What it waits for")
+    await browser.see("#waiting", "Why no provider has claimed it")
     assert job[2:] not in (await browser.ask("title"))[11:]
     await browser.see(".timeline", posted["tx_hash"][:8])
     await market.claim(job)
@@ -125,7 +125,7 @@ async def test_a_job_is_followed_through_its_life(market: Market, browser: Brows
     await browser.see(".headline", "The provider delivered the result")
     row = (await market.client.http.get(f"/evm/jobs/{job}")).json()
     await browser.see(".facts", "0.003045")  # provider 1020, fee 25, relaying 2000
-    await browser.see(".facts", "Came back")
+    await browser.see(".facts", "Refunded")
     await browser.see(".facts", "of 0.005075 paid at the claim")
     await browser.see(".timeline li:first-child", f"Block {row['posted_block']} (")
     assert await browser.ask("count", ".timeline .hex") == 3

@@ -49,7 +49,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 def endpoints(database: Database, *keys: Secret) -> WebhookEndpoints:
-    return WebhookEndpoints(database, SealedSecrets(keys or (KEY,)), FUNDED, private=True)
+    return WebhookEndpoints(database, SealedSecrets(keys or (KEY,)), FUNDED, allow_private=True)
 
 
 async def added(database: Database, url: str, *events: str, owner: bytes = OWNER) -> str:
@@ -90,7 +90,7 @@ async def delivering(database: Database, *keys: Secret, tls: ssl.SSLContext | No
     notices = Notices()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(notices.listen, database)
-        tasks.start_soon(partial(run_deliveries, database, notices, keys or (KEY,), private=True, tls=tls))
+        tasks.start_soon(partial(run_deliveries, database, notices, keys or (KEY,), allow_private=True, tls=tls))
         yield
         tasks.cancel_scope.cancel()
 
@@ -222,7 +222,7 @@ async def test_failed_message_is_retried_with_the_same_id(database: Database, re
     assert len({got.id for got in receiver.got}) == len({got.body for got in receiver.got}) == 1
     for got in receiver.got:
         verify(secret, got.headers, got.body, system_clock())
-    (listed,) = await endpoints(database).list(OWNER)
+    (listed,) = await endpoints(database).list_endpoints(OWNER)
     assert listed.last_status == 500
     assert listed.failing_since is not None
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.api.batches.allocation import allocate, distribute_round_robin
+from coordinatord.api.batches.allocation import allocate_lines, distribute_round_robin
 
 Demand = tuple[int, dict[int, int]]  # lines, and costs by provider
 
@@ -38,7 +38,7 @@ def one_by_one(wanted: list[Demand], room: dict[int, int]) -> list[dict[int, int
 
 @given(markets())
 def test_allocation_equals_the_line_by_line_reference(market: tuple[list[Demand], dict[int, int]]) -> None:
-    assert allocate(*market) == one_by_one(*market)
+    assert allocate_lines(*market) == one_by_one(*market)
 
 
 @given(markets())
@@ -46,7 +46,7 @@ def test_allocation_respects_room_and_line_counts(
     market: tuple[list[Demand], dict[int, int]],
 ) -> None:
     wanted, room = market
-    plans = allocate(wanted, room)
+    plans = allocate_lines(wanted, room)
     for provider, most in room.items():
         assert sum(plan.get(provider, 0) for plan in plans) <= most
     for (lines, _), plan in zip(wanted, plans, strict=True):

@@ -66,7 +66,7 @@ def test_status_follows_from_marks_and_members(changed: dict[str, object], statu
         ("provider_fail", None, False, "the provider failed the job"),
         ("expired", None, False, "no provider claimed the job in time"),
         ("expired", None, True, "the batch's window ended before this line ended"),
-        ("InvalidCid", None, False, "the chain refuses: InvalidCid"),
+        ("InvalidCid", None, False, "the chain refused the job: InvalidCid"),
         ("SlaNotAllowed", None, False, "sla_secs must be one of `windows` of GET /evm/chain"),
     ],
 )

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.scalars import base64_of, hex_of
-from coordinatord.api.batches.line_checks import INCOMPLETE_LINE, LineChecks, PaidLine
+from coordinatord.api.batches.line_checks import INCOMPLETE_LINE_MESSAGE, LineChecks, PaidLine
 from coordinatord.api.batches.line_reader import InputLine
 from coordinatord.api.batches.lines_sql import LineRecord
 from tests.support.fakes.submissions import Body, Submitter
@@ -23,7 +23,7 @@ def check(submitter: Submitter) -> Callable[[Body | bytes | None], PaidLine | Li
 
     def one(line: Body | bytes | None) -> PaidLine | LineRecord:
         text = json.dumps(line).encode() if isinstance(line, dict) else line
-        (checked,) = checks.check([InputLine(7, text)])
+        (checked,) = checks.check_lines([InputLine(7, text)])
         assert checked.line == 7
         return checked
 
@@ -101,7 +101,7 @@ def test_market_probe_lists_all_missing_fields(check: Check) -> None:
     assert isinstance(skipped, LineRecord)
     assert skipped.code == "invalid_line"
     said, *missing = skipped.message.split("; ")
-    assert said == INCOMPLETE_LINE
+    assert said == INCOMPLETE_LINE_MESSAGE
     assert missing == [f"{name} is required" for name in (*ORDER_ONLY, *PAYMENT)]
 
 
@@ -111,7 +111,7 @@ def test_unpaid_order_lists_the_missing_fields(check: Check, submitter: Submitte
     assert isinstance(skipped, LineRecord)
     assert (skipped.code, hex_of(skipped.job_id or b"")) == ("container_required", line["job_id"])
     assert skipped.message.split("; ") == [
-        INCOMPLETE_LINE,
+        INCOMPLETE_LINE_MESSAGE,
         "auth_sig is required",
         "container or container_cid is required",
     ]

@@ -13,6 +13,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(outlooks_sql, "read_outlooks", one.read_outlooks)
     monkeypatch.setattr(leases_sql, "lease_jobs", one.lease)
     monkeypatch.setattr(leases_sql, "hold_back_jobs", one.hold_back)
-    monkeypatch.setattr(leases_sql, "hold_back_beyond", one.hold_back_beyond)
+    monkeypatch.setattr(leases_sql, "hold_back_unaffordable_jobs", one.hold_back_unaffordable_jobs)
     monkeypatch.setattr(anyio, "current_time", lambda: one.now)
     return one

@@ -12,7 +12,7 @@ from coordinatord.api.book.job_pages_sql import JobFilter
 from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.book.leases_sql import LeasedJob, PollKey
 from coordinatord.api.book.outlooks_sql import PollOutlook
-from coordinatord.api.book.polls import Poll, PollAnswer, Polls, build_poll
+from coordinatord.api.book.polls import Poll, PollAnswer, PollService, build_poll
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.chain.contracts.payment_token import Funds
 from coordinatord.storage.database.snapshot_sql import Snapshot
@@ -58,7 +58,7 @@ class World:
     closed: bool = False
     answers: anyio.Event | None = None  # leases and the chain's answers wait for this event
     log: list[tuple[Any, ...]] = attrs.field(factory=list)
-    places: dict[str, int] = attrs.field(factory=lambda: {"us": 1})
+    connection_limits: dict[str, int] = attrs.field(factory=lambda: {"us": 1})
 
     def told(self, what: str) -> list[tuple[Any, ...]]:
         return [entry[1:] for entry in self.log if entry[0] == what]
@@ -78,7 +78,7 @@ class World:
     async def hold_back(self, _: Any, jobs: list[bytes]) -> None:
         self.log.append(("held back", jobs))
 
-    async def hold_back_beyond(self, _: Any, owner: bytes, balance: int) -> None:
+    async def hold_back_unaffordable_jobs(self, _: Any, owner: bytes, balance: int) -> None:
         self.log.append(("held back beyond", owner, balance))
 
     async def under_way(self) -> None:
@@ -132,14 +132,14 @@ class Token:
 
 
 @attrs.frozen
-class Places:
+class ConnectionLimits:
     world: World
 
     def has_room(self, caller: str) -> bool:
-        return self.world.places.get(caller, 0) > 0
+        return self.world.connection_limits.get(caller, 0) > 0
 
     @contextmanager
-    def hold_place(self, caller: str, kind: str) -> Iterator[None]:
+    def count_connection(self, caller: str, kind: str) -> Iterator[None]:
         self.world.log.append(("place", caller, kind))
         yield
 
@@ -148,7 +148,7 @@ class Places:
 class WaitingPoll:
     world: World
 
-    def mark_looked(self) -> None:
+    def mark_searched(self) -> None:
         self.world.log.append(("looked",))
 
     async def wait(self, seconds: float) -> bool:
@@ -169,8 +169,8 @@ class Waiting:
         return self.world.closed
 
     @contextmanager
-    def register(self, poller: PollKey, free: int, *, pending: bool) -> Iterator[WaitingPoll]:
-        self.world.log.append(("waits", poller, free, pending))
+    def register(self, poller: PollKey, free: int, *, wants_offers: bool) -> Iterator[WaitingPoll]:
+        self.world.log.append(("waits", poller, free, wants_offers))
         yield WaitingPoll(self.world)
 
     def wake_another(self, _: WaitingPoll) -> None:
@@ -200,17 +200,17 @@ def funding(world: World) -> FundsChecker:
     return FundsChecker(token, tables)
 
 
-def of(world: World) -> Polls:
+def of(world: World) -> PollService:
     tables: Any = Tables()
     given: dict[str, Any] = {"liveness": Liveness(world), "offers": Offers(world)}
-    given |= {"waiting": Waiting(world), "places": Places(world)}
-    return Polls(tables, funding(world), lease_ms=15_000, **given)
+    given |= {"waiting_polls": Waiting(world), "connection_limits": ConnectionLimits(world)}
+    return PollService(tables, funding(world), lease_ms=15_000, **given)
 
 
 def poll_of(
-    free: int = 2, wanted: JobFilter = WANTED, limit: int = 10, offset: int = 0, *, pending: bool = False
+    free: int = 2, wanted: JobFilter = WANTED, limit: int = 10, offset: int = 0, *, wants_offers: bool = False
 ) -> Poll:
-    poll = build_poll(US, wanted, free, limit, offset, pending=pending)
+    poll = build_poll(US, wanted, free, limit, offset, wants_offers=wants_offers)
     assert isinstance(poll, Poll)
     return poll
 
@@ -220,6 +220,6 @@ async def looked(world: World, free: int = 2, wanted: JobFilter = WANTED, **more
 
 
 async def waited(
-    world: World, seconds: int = 25, free: int = 2, caller: str = "us", *, pending: bool = False
+    world: World, seconds: int = 25, free: int = 2, caller: str = "us", *, wants_offers: bool = False
 ) -> tuple[PollAnswer, float]:
-    return await of(world).answer_or_wait(poll_of(free, pending=pending), seconds=seconds, caller=caller)
+    return await of(world).answer_or_wait(poll_of(free, wants_offers=wants_offers), seconds=seconds, caller=caller)

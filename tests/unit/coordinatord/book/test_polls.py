@@ -29,7 +29,7 @@ async def test_poll_records_liveness_and_leases_jobs(world: World) -> None:
     world.leases = [[held(1), held(2, is_new=False)]]
     leased = await looked(world)
     assert [row.job_id[0] for row in leased.rows] == [1, 2]
-    assert (leased.snapshot, leased.pending) == (HERE, None)
+    assert (leased.snapshot, leased.offers) == (HERE, None)
     assert world.told("live") == [(KEY, 2)]
     assert world.told("lease") == [(KEY, 2, WANTED, 15_000)]
 
@@ -42,7 +42,7 @@ async def test_poll_for_which_there_is_nothing_leases_nothing(world: World) -> N
 
 async def test_unknown_model_is_refused_before_any_write(world: World) -> None:
     world.outlooks = [attrs.evolve(NOTHING, known_model=False)]
-    with pytest.raises(Refused, match="not in the catalogue") as refused:
+    with pytest.raises(Refused, match="id of a model in the catalogue") as refused:
         await looked(world)
     assert refused.value.param == "model"
     assert world.told("live") == []
@@ -56,7 +56,7 @@ async def test_filters_are_those_of_the_poll(world: World) -> None:
 
 async def test_poll_for_the_jobs_of_a_provider_leases_none(world: World) -> None:
     world.outlooks = [attrs.evolve(FREE, has_offers=True)]
-    assert (await looked(world, wanted=attrs.evolve(WANTED, provider_id=4), pending=True)).pending == []
+    assert (await looked(world, wanted=attrs.evolve(WANTED, provider_id=4), wants_offers=True)).offers == []
     assert [free for _, free, _, _ in world.told("lease")] == [0]
     assert world.told("offers") == []
 
@@ -89,8 +89,8 @@ async def test_session_of_a_client_is_not_enough() -> None:
 async def test_offers_go_to_polls_with_room_that_request_them(world: World) -> None:
     world.outlooks = [attrs.evolve(FREE, has_offers=True)]
     world.leases, world.offers = [[held(1)]], [["a job"]]
-    leased = await looked(world, free=3, pending=True)
-    assert (leased.pending, len(leased.rows)) == (["a job"], 1)
+    leased = await looked(world, free=3, wants_offers=True)
+    assert (leased.offers, len(leased.rows)) == (["a job"], 1)
     assert world.told("offers") == [(KEY, 2, WANTED)]
-    assert (await looked(world, free=3)).pending is None
+    assert (await looked(world, free=3)).offers is None
     assert len(world.told("offers")) == 1

@@ -59,13 +59,13 @@ async def test_missed_jobs_are_passed_on_after_the_time_is_over(world: World) ->
 async def test_poll_with_only_an_offer_passes_jobs_on(world: World) -> None:
     world.outlooks, world.wakes, world.wait_takes = [NOTHING, attrs.evolve(FREE, has_offers=True)], [True], 1.0
     world.offers = [["a job"]]
-    leased, _ = await waited(world, pending=True)
-    assert (leased.pending, len(world.told("passed on"))) == (["a job"], 1)
+    leased, _ = await waited(world, wants_offers=True)
+    assert (leased.offers, len(world.told("passed on"))) == (["a job"], 1)
 
 
 async def test_poll_of_a_provider_without_room_passes_its_wake_on(world: World) -> None:
     world.outlooks, world.wakes = [attrs.evolve(FREE, may_claim=False, has_offers=True)], [True]
-    await waited(world, seconds=2, pending=True)
+    await waited(world, seconds=2, wants_offers=True)
     assert (len(world.told("passed on")), len(world.told("offer passed on"))) == (1, 1)
     assert (world.told("lease"), world.told("offers")) == ([], [])
 
@@ -73,7 +73,7 @@ async def test_poll_of_a_provider_without_room_passes_its_wake_on(world: World) 
 async def test_poll_without_wake_up_or_jobs_passes_nothing_on(world: World) -> None:
     for outlook, woken in ((attrs.evolve(FREE, has_offers=True), False), (NOTHING, True)):
         world.outlooks, world.wakes = [outlook], [woken]
-        await waited(world, pending=True)
+        await waited(world, wants_offers=True)
     assert (world.told("passed on"), world.told("offer passed on")) == ([], [])
 
 
@@ -105,6 +105,6 @@ async def test_poll_is_answered_when_the_process_stops(world: World) -> None:
 async def test_offer_ends_a_wait_and_a_foreign_one_is_passed_on(world: World) -> None:
     world.outlooks, world.wakes, world.wait_takes = [NOTHING, OFFERED], [True], 1.0
     world.offers = [[], ["a job"]]
-    leased, lasted = await waited(world, pending=True)
-    assert (leased.pending, lasted) == (["a job"], 2.0)
+    leased, lasted = await waited(world, wants_offers=True)
+    assert (leased.offers, lasted) == (["a job"], 2.0)
     assert (len(world.told("offer passed on")), world.told("waits")) == (1, [(KEY, 2, True)])

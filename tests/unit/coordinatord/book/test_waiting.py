@@ -62,7 +62,7 @@ async def test_poll_that_leaves_before_it_has_looked_wakes_the_next(*, awake: bo
     with ExitStack() as stack:
         with waiting.register(PollKey(1, 1), 1) as first:
             second, third = (
-                stack.enter_context(waiting.register(PollKey(who, 1), 1, pending=who == 3)) for who in (2, 3)
+                stack.enter_context(waiting.register(PollKey(who, 1), 1, wants_offers=who == 3)) for who in (2, 3)
             )
             waiting.on_events([event(EventKind.POSTED)])
             waiting.wake_for_offer(1, 0)  # only the third poll accepts pending jobs
@@ -74,8 +74,8 @@ async def test_poll_that_leaves_before_it_has_looked_wakes_the_next(*, awake: bo
 async def test_offer_that_was_not_looked_at_is_the_next_ones() -> None:
     waiting = WaitingPolls()
     with ExitStack() as stack:
-        with waiting.register(PollKey(1, 1), 1, pending=True):
-            other = stack.enter_context(waiting.register(PollKey(2, 1), 1, pending=True))
+        with waiting.register(PollKey(1, 1), 1, wants_offers=True):
+            other = stack.enter_context(waiting.register(PollKey(2, 1), 1, wants_offers=True))
             waiting.wake_for_offer(1, 0)
         assert await other.wait(0)
 
@@ -87,7 +87,7 @@ async def test_poll_that_looked_or_heard_nothing_wakes_no_other() -> None:
             other = stack.enter_context(waiting.register(PollKey(3, 1), 1))
             waiting.on_events([event(EventKind.POSTED)])
             assert await first.wait(0)
-            first.mark_looked()
+            first.mark_searched()
         assert not await other.wait(0)
 
 
@@ -119,8 +119,8 @@ async def test_a_stop_wakes_all_and_a_poll_that_has_gone_is_forgotten() -> None:
         waiting.on_events([])
         assert waiting.closed
         assert await woken(polls) == [1, 2]
-    assert not waiting._of_model
-    assert not waiting._of_provider
+    assert not waiting._by_model
+    assert not waiting._by_provider
 
 
 async def test_news_between_a_look_and_the_wait_ends_the_wait_at_once() -> None:

@@ -46,6 +46,6 @@ async def test_walked_page_costs_its_caller_tokens(query: dict[str, Any], left: 
     buckets = TokenBuckets(0.001, BURST, lambda: 0.0)
     reads = IndexReads(unused, unused, unused, unused, unused, sources)
     routes = BookRoutes(reads, unused, unused, buckets, lambda: lists.now)
-    assert isinstance(await routes.list(Request(CALLER, {}, query, None, None)), Response)
+    assert isinstance(await routes.list_jobs(Request(CALLER, {}, query, None, None)), Response)
     assert buckets.take_or_get_wait_s(CALLER, left - 0.5) == 0.0
     assert buckets.take_or_get_wait_s(CALLER, 1) > 0

@@ -46,7 +46,7 @@ JOB = OpenJob(
     key_lost=False,
     leased_to=None,
     seconds_left=7,
-    ahead=0,
+    older_bids=0,
 )
 READY = ProviderFacts(
     provider_id=1,
@@ -56,10 +56,10 @@ READY = ProviderFacts(
     active_jobs=0,
     live=True,
     seconds_since_poll=1,
-    free=2,
-    held=0,
-    ahead=0,
-    wants=True,
+    free_slots=2,
+    leased_jobs=0,
+    older_orders=0,
+    meets_ask=True,
     asks=(AskedWindow(3600, 100, 200),),
 )
 PAID = Funds({OWNER: 5000}, set())
@@ -76,12 +76,12 @@ def told(*providers: ProviderFacts, job: OpenJob = JOB, funds: Funds = PAID) -> 
         ({"allowed": False}, "model_not_allowed"),
         ({"live": False, "seconds_since_poll": None}, "not_live"),
         ({"active_jobs": 4}, "full"),
-        ({"free": 0}, "no_free_slots"),
-        ({"held": 2}, "no_free_slots"),
-        ({"ahead": 2}, "behind_others"),
-        ({"wants": False, "asks": ()}, "no_ask"),
-        ({"wants": False, "asks": (AskedWindow(60, 1, 1),)}, "window"),
-        ({"wants": False, "asks": (AskedWindow(60, 1, 1), AskedWindow(3600, 101, 1))}, "price"),
+        ({"free_slots": 0}, "no_free_slots"),
+        ({"leased_jobs": 2}, "no_free_slots"),
+        ({"older_orders": 2}, "behind_others"),
+        ({"meets_ask": False, "asks": ()}, "no_ask"),
+        ({"meets_ask": False, "asks": (AskedWindow(60, 1, 1),)}, "window"),
+        ({"meets_ask": False, "asks": (AskedWindow(60, 1, 1), AskedWindow(3600, 101, 1))}, "price"),
     ],
 )
 def test_each_reason_has_its_remedy(changed: dict[str, object], code: str) -> None:
@@ -117,7 +117,7 @@ def test_other_terms_are_no_help_where_only_the_money_is_missing() -> None:
 
 def test_offered_provider_can_claim_without_room() -> None:
     job = attrs.evolve(JOB, leased_to=1)
-    full = attrs.evolve(READY, held=2)
+    full = attrs.evolve(READY, leased_jobs=2)
     answer = told(full, attrs.evolve(READY, provider_id=2), job=job)
     assert answer.verdict == "leased"
     assert [(one.provider_id, one.takes) for one in answer.providers] == [("1", True), ("2", False)]
@@ -126,10 +126,14 @@ def test_offered_provider_can_claim_without_room() -> None:
 
 def test_why_shows_the_cheapest_sufficient_ask_and_windows() -> None:
     answer = told(
-        attrs.evolve(READY, provider_id=1, wants=False, asks=(AskedWindow(3600, 900, 900), AskedWindow(60, 100, 200))),
-        attrs.evolve(READY, provider_id=2, wants=False, asks=(AskedWindow(3600, 300, 300),)),
-        attrs.evolve(READY, provider_id=3, wants=False, asks=(AskedWindow(3600, 250, 299), AskedWindow(600, 101, 1))),
-        attrs.evolve(READY, provider_id=4, wants=False, listed=False, asks=(AskedWindow(3600, 101, 200),)),
+        attrs.evolve(
+            READY, provider_id=1, meets_ask=False, asks=(AskedWindow(3600, 900, 900), AskedWindow(60, 100, 200))
+        ),
+        attrs.evolve(READY, provider_id=2, meets_ask=False, asks=(AskedWindow(3600, 300, 300),)),
+        attrs.evolve(
+            READY, provider_id=3, meets_ask=False, asks=(AskedWindow(3600, 250, 299), AskedWindow(600, 101, 1))
+        ),
+        attrs.evolve(READY, provider_id=4, meets_ask=False, listed=False, asks=(AskedWindow(3600, 101, 200),)),
     )
     helps = [(one.change, one.value, one.providers) for one in answer.would_help]
     assert helps == [
@@ -140,7 +144,7 @@ def test_why_shows_the_cheapest_sufficient_ask_and_windows() -> None:
 
 
 def test_several_reasons_are_counted_in_the_verdict() -> None:
-    answer = told(attrs.evolve(READY, active_jobs=4), attrs.evolve(READY, provider_id=2, free=0))
+    answer = told(attrs.evolve(READY, active_jobs=4), attrs.evolve(READY, provider_id=2, free_slots=0))
     assert answer.verdict == "kept_away"
     assert "1 holds as many jobs as it may" in answer.said
 

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from common.secp256k1 import Wallet
-from coordinatord.api.system.readiness import DeploymentReads
+from coordinatord.api.system.readiness import DeploymentReader
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.ask_registry import AskRegistry
 from coordinatord.chain.contracts.job_registry import JobRegistry
@@ -122,7 +122,7 @@ async def _account(rpc: Rpc) -> None:
 async def _deployment(rpc: Rpc) -> None:
     windows: Any = _NoWindows()
     book: Any = None
-    json.dumps(attrs.asdict(await DeploymentReads(book, JobRegistry(rpc, ADDRESS), windows, 1000).read_state()))
+    json.dumps(attrs.asdict(await DeploymentReader(book, JobRegistry(rpc, ADDRESS), windows, 1000).read_state()))
 
 
 READS: Final[dict[str, Callable[[Rpc], Awaitable[object]]]] = {

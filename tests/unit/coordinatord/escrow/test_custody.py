@@ -48,7 +48,7 @@ def test_nothing_is_announced_before_the_first_key(keys: tuple[KeyPair, ...]) ->
     with pytest.raises(Retryable) as trouble:
         announced_key(Unminted(keys, 7), lambda: 0)
     assert attrs.astuple(trouble.value) == (
-        "not_ready", "this escrow has no keys yet", "escrow_key_unminted", 1
+        "not_ready", "this escrow has no keys yet; try again", "escrow_key_unminted", 1
     )  # fmt: skip
 
 

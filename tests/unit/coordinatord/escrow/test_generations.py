@@ -38,7 +38,7 @@ def test_next_generation_is_minted_ahead(generations: Generations) -> None:
     assert generations.newest_announced(EVERY - 1) is first
     assert generations.newest_announced(EVERY) is second
     assert not generations.is_due(EVERY)
-    assert list(generations.newest_first()) == [second.key, first.key]
+    assert list(generations.keys_newest_first()) == [second.key, first.key]
 
 
 def test_late_generation_is_announced_from_now(generations: Generations) -> None:

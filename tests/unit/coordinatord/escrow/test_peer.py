@@ -17,7 +17,7 @@ from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.scalars import base64_of
 from coordinatord.api.escrow import peer
 from coordinatord.api.escrow.generations import Generation
-from coordinatord.api.escrow.handover import Operators
+from coordinatord.api.escrow.handover import OperatorKeys
 from coordinatord.api.escrow.keys import KeyPair, seal_secret
 from coordinatord.api.escrow.peer import FailedPull, Peer
 from tests.support.fakes.streamed import StreamedTransport, http_over
@@ -26,9 +26,9 @@ from tests.unit.coordinatord.environment import ENVIRONMENT
 pytestmark = pytest.mark.anyio
 
 DOMAINS = Domains.of(AddressBook.parse(ENVIRONMENT["ADDRESSES_JSON"].encode()))
-OPERATORS = Operators.from_keys(DOMAINS, (Secret("0a" * 32), Secret("0b" * 32)))
-SECOND_OPERATOR = Operators.from_keys(DOMAINS, (Secret("0b" * 32),))
-STRANGER = Operators.from_keys(DOMAINS, (Secret("0c" * 32),))
+OPERATORS = OperatorKeys.from_keys(DOMAINS, (Secret("0a" * 32), Secret("0b" * 32)))
+SECOND_OPERATOR = OperatorKeys.from_keys(DOMAINS, (Secret("0b" * 32),))
+STRANGER = OperatorKeys.from_keys(DOMAINS, (Secret("0c" * 32),))
 NOW = 1_800_000_000
 SECRET = bytes(range(32))
 
@@ -37,7 +37,7 @@ Answer = Callable[[dict[str, object]], httpx.Response]
 
 def handed(
     request: dict[str, object],
-    signer: Operators = SECOND_OPERATOR,
+    signer: OperatorKeys = SECOND_OPERATOR,
     *,
     asked_at: int = NOW,
     channel: PublicKey | None = None,
@@ -82,7 +82,7 @@ async def test_request_is_bound_to_its_channel_and_signed() -> None:
     assert evidence["measurement"] == mock_measurement(3).hex()
     assert (evidence["type"], evidence["debug"], evidence["release"]) == ("mock-coordinator-v1", False, 3)
     signature = bytes.fromhex(str(request["operator_signature"])[2:])
-    assert OPERATORS.recover_signer(HandoverAuth(channel.raw, NOW), signature) == OPERATORS.first.address
+    assert OPERATORS.recover_signer(HandoverAuth(channel.raw, NOW), signature) == OPERATORS.signing_wallet.address
     assert request["channel_pubkey"] != again["channel_pubkey"]
 
 

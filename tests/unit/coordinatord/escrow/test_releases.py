@@ -22,13 +22,13 @@ from coordinatord.api.book.posted_jobs import PostedJobs
 from coordinatord.api.escrow.custody import StaticCustody
 from coordinatord.api.escrow.keys import KeyPair
 from coordinatord.api.escrow.release import (
-    ClaimHolder,
     ClaimReader,
     GrantedRelease,
     NotReleased,
     ReleaseBody,
     ReleaseOutcome,
     ReleaseService,
+    WalletClaim,
 )
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.job_registry import CLAIMED, ChainJob, JobRegistry, PostedOrder, RegisteredJob
@@ -260,7 +260,7 @@ async def test_claim_that_did_not_stand_that_deep_is_retryable(job: tuple[int, .
 async def test_chain_that_is_not_as_long_confirms_nothing(head: int) -> None:
     world = World(confirmations=20, head=hex(head))
     claims = world.releases().claims
-    assert await claims.is_confirmed(ClaimHolder(JOB, PROVIDER.address, 5)) is False
+    assert await claims.is_confirmed(WalletClaim(JOB, PROVIDER.address, 5)) is False
     assert world.asked == [["eth_blockNumber"]]
 
 
@@ -270,5 +270,5 @@ async def test_depth_needs_a_head() -> None:
 
 async def test_waiting_depth_requests_share_one_answer() -> None:
     claims = World(confirmations=20).releases().claims
-    holders = [ClaimHolder(JOB, who.address, n) for who, n in ((RIVAL, 6), (PROVIDER, 5), (PROVIDER, 6))]
+    holders = [WalletClaim(JOB, who.address, n) for who, n in ((RIVAL, 6), (PROVIDER, 5), (PROVIDER, 6))]
     assert await asyncio.gather(*map(claims.is_confirmed, holders)) == [False, True, False]

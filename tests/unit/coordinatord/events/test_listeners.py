@@ -7,10 +7,10 @@ import pytest
 
 from common.api.events import EventKind
 from coordinatord.api.events import listeners, messages
+from coordinatord.api.events.connection_limits import ConnectionLimits
 from coordinatord.api.events.events_sql import EventFilter, LoggedEvent
 from coordinatord.api.events.listeners import MAX_EVENTS_PER_PIECE, Listener, stream_events
 from coordinatord.api.events.messages import HEARTBEAT, event_message
-from coordinatord.api.events.places import Places
 from coordinatord.base.errors import Retryable
 
 pytestmark = pytest.mark.anyio
@@ -86,7 +86,7 @@ async def test_stream_has_an_id_heartbeats_and_an_end(monkeypatch: pytest.Monkey
     listener.wake()
     assert await anext(pieces) == event_message(claimed(12)) + event_message(claimed(13, takes_back=12))
     listener.end()
-    assert b"come back with Last-Event-ID\nretry: " in await anext(pieces)
+    assert b"reconnect with Last-Event-ID\nretry: " in await anext(pieces)
     assert [piece async for piece in pieces] == []
 
 
@@ -137,7 +137,7 @@ async def test_changed_progress_follows_the_events_of_its_moment() -> None:
 def test_event_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     event = claimed(12)
     first = event_message(event)
-    monkeypatch.setattr(messages, "event_of", None)
+    monkeypatch.setattr(messages, "event_data", None)
     assert event_message(event) is first
 
 
@@ -165,19 +165,22 @@ async def test_wait_ends_with_the_first_thing_that_comes() -> None:
 
 
 def test_callers_and_the_process_have_so_many_places_and_no_more() -> None:
-    places = Places(total=3, per_caller=2)
-    with places.hold_place("a", "stream"), places.hold_place("a", "poll"):
-        assert not places.has_room("a")
-        with pytest.raises(Retryable, match="at most 2 event streams") as busy, places.hold_place("a", "stream"):
+    connection_limits = ConnectionLimits(max_total=3, max_per_caller=2)
+    with connection_limits.count_connection("a", "stream"), connection_limits.count_connection("a", "poll"):
+        assert not connection_limits.has_room("a")
+        with (
+            pytest.raises(Retryable, match="at most 2 event streams") as busy,
+            connection_limits.count_connection("a", "stream"),
+        ):
             pass
         assert busy.value.kind == "busy"
-        with places.hold_place("b", "stream"):
-            assert not places.has_room("c")
+        with connection_limits.count_connection("b", "stream"):
+            assert not connection_limits.has_room("c")
             with (
                 pytest.raises(Retryable, match="already has 3 event streams") as full,
-                places.hold_place("c", "stream"),
+                connection_limits.count_connection("c", "stream"),
             ):
                 pass
             assert full.value.kind == "not_ready"
-    assert places.has_room("a")
-    assert not places._taken
+    assert connection_limits.has_room("a")
+    assert not connection_limits._open_by_caller

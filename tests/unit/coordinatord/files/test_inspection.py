@@ -6,7 +6,11 @@ from common.box import SecretKey
 from common.container import commitment_of, seal
 from common.refusal import Refused
 from coordinatord.api.files.files_sql import Purpose
-from coordinatord.api.files.foreign_lines import MAX_CHECKED_LINE_BYTES, UNSEALED_CUSTOM_ID, WRAPPED_LINE
+from coordinatord.api.files.foreign_lines import (
+    MAX_CHECKED_LINE_BYTES,
+    UNSEALED_CUSTOM_ID_MESSAGE,
+    WRAPPED_LINE_MESSAGE,
+)
 from coordinatord.api.files.inspection import BLANK_BYTES, MAX_BATCH_LINES, InspectionResult, new_inspection
 
 CONTAINER = seal(SecretKey(b"\x07" * 32).public, 1, b"\x01" * 20, b"\x02" * 20, b"payload" * 20_000)
@@ -69,10 +73,10 @@ ORDER = b'{"c":"0x00","signature":"0x00","body":{"kept":"apart"}}'
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"custom_id":"a","method":"POST","url":"/v1/responses","body":{"signature":"0x00"}}', WRAPPED_LINE),
-        (b'{"body":{"model":"demo/text-small","input":"a"}}', WRAPPED_LINE),
-        (b'{"signature":"0x00","custom_id":"a"}', UNSEALED_CUSTOM_ID),
-        (b'{"signature":"0x00","custom_id":7}', UNSEALED_CUSTOM_ID),
+        (b'{"custom_id":"a","method":"POST","url":"/v1/responses","body":{"signature":"0x00"}}', WRAPPED_LINE_MESSAGE),
+        (b'{"body":{"model":"demo/text-small","input":"a"}}', WRAPPED_LINE_MESSAGE),
+        (b'{"signature":"0x00","custom_id":"a"}', UNSEALED_CUSTOM_ID_MESSAGE),
+        (b'{"signature":"0x00","custom_id":7}', UNSEALED_CUSTOM_ID_MESSAGE),
     ],
     ids=["wrapped", "a body alone", "named", "named by a number"],
 )

@@ -78,7 +78,7 @@ def _codes(node: ast.AST) -> Iterator[str]:
         # Tables by code: `_DROPPED_MESSAGES`, `LINE_CODE_BY_END`, `_RELEASE_REFUSALS`.
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         names = {target.id for target in targets if isinstance(target, ast.Name)}
-        if names & {"_DROPPED_MESSAGES", "NOT_POSTED"}:
+        if names & {"_DROPPED_MESSAGES", "NOT_POSTED_MESSAGES"}:
             yield from (key.value for key in node.value.keys if isinstance(key, ast.Constant))
         if "LINE_CODE_BY_END" in names:
             yield from (value.value for value in node.value.values if isinstance(value, ast.Constant))

@@ -26,7 +26,13 @@ from coordinatord.api.orders import validation
 from coordinatord.api.orders.bodies import MarketProbe, OrderBody, paid_order_of
 from coordinatord.api.orders.faults import Fault
 from coordinatord.api.orders.matchmaker import Matchmaker
-from coordinatord.api.orders.submission import ProbeAnswer, QuotedOrder, Submissions, SubmitOutcome, SubmittedOrder
+from coordinatord.api.orders.submission import (
+    ProbeAnswer,
+    QuotedOrder,
+    SubmissionService,
+    SubmitOutcome,
+    SubmittedOrder,
+)
 from coordinatord.api.orders.validation import OrderChecks
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import PredictedRefusal
@@ -139,7 +145,7 @@ class Windows:
 class Uploads:
     world: World
 
-    async def find_input(self, owner: bytes, cid: str) -> FileRow | None:
+    async def find_input_upload(self, owner: bytes, cid: str) -> FileRow | None:
         upload = self.world.upload
         return upload if upload is not None and (owner, cid) == (upload.owner, _CID) else None
 
@@ -185,11 +191,11 @@ def world(submitter: Submitter, monkeypatch: pytest.MonkeyPatch) -> World:
         database.demands.append((demand, liveness_ms, most))
         return LIVE
 
-    async def mark_picked(database: World, provider_id: int, model_id: int) -> None:
+    async def record_pick(database: World, provider_id: int, model_id: int) -> None:
         database.picked.append((provider_id, model_id))
 
     monkeypatch.setattr(candidates_sql, "read_candidates", read_candidates)
-    monkeypatch.setattr(liveness_sql, "mark_picked", mark_picked)
+    monkeypatch.setattr(liveness_sql, "record_pick", record_pick)
     return World(submitter.terms)
 
 
@@ -204,7 +210,7 @@ async def submit(world: World, submitter: Submitter, body: OrderBody | MarketPro
     given: list[Any] = [Budgets(world), ACCOUNT, Uploads(world), Windows(world)]
     checks = OrderChecks(submitter.domains, registry, promises, *given, time.time)
     holding: list[Any] = [world.offered, Containers(world), Relaying(world)]
-    submissions = Submissions(checks, Matchmaker(tables, 30_000, 8), *holding)
+    submissions = SubmissionService(checks, Matchmaker(tables, 30_000, 8), *holding)
     outcome: SubmitOutcome | Queued = await submissions.submit(body, wait=wait)
     return outcome
 

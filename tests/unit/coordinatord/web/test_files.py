@@ -6,12 +6,12 @@ from importlib import resources
 import pytest
 
 from common.web.files import CONTENT_SECURITY_POLICY, StaticFile
-from coordinatord.api.pages.files import market_page, operators_page
+from coordinatord.api.pages.files import market_page_files, operators_page_files
 from svcd.operator.page.provider_page import load_page_files
 
 PAGES = {
-    **{f"/web/{name}": file for name, file in market_page().items()},
-    **operators_page(),
+    **{f"/web/{name}": file for name, file in market_page_files().items()},
+    **operators_page_files(),
     **{f"/svcd{path}": file for path, file in load_page_files().items()},
 }
 

@@ -9,12 +9,12 @@ import pytest
 from aiohttp.abc import ResolveResult
 
 from common.refusal import Refused
-from coordinatord.api.webhooks.addresses import check_url, is_public
+from coordinatord.api.webhooks.addresses import check_url, is_public_address
 from coordinatord.api.webhooks.destinations import (
     DestinationRefused,
     PublicResolver,
     open_destinations,
-    public_socket,
+    open_public_socket,
 )
 from coordinatord.base.http_client import NoResponse
 
@@ -37,12 +37,12 @@ PRIVATE = (
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public_address_is_taken(address: str) -> None:
-    assert is_public(address)
+    assert is_public_address(address)
 
 
 @pytest.mark.parametrize("address", PRIVATE)
 def test_address_of_no_public_host_is_refused(address: str) -> None:
-    assert not is_public(address)
+    assert not is_public_address(address)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_address_of_no_public_host_is_refused(address: str) -> None:
 )  # fmt: skip
 def test_url_that_is_no_public_https_address_is_refused(url: str) -> None:
     with pytest.raises(Refused) as refused:
-        check_url(url, private=False)
+        check_url(url, allow_private=False)
     assert refused.value.param == "url"
 
 
@@ -72,9 +72,9 @@ def test_public_urls_are_accepted() -> None:
         "https://1.1.1.1/",
         "https://xn--e1a.org",
     ):
-        assert check_url(url, private=False) == url
+        assert check_url(url, allow_private=False) == url
     for url in ("http://127.0.0.1:8080/a", "https://[::1]:8443/"):
-        assert check_url(url, private=True) == url
+        assert check_url(url, allow_private=True) == url
 
 
 class NameServer(PublicResolver):
@@ -107,7 +107,7 @@ async def test_connection_uses_the_checked_address(
         opened.append(family)
         raise OSError("no network in this test")
 
-    async with open_destinations(connections=4, private=False, resolver=names) as http:
+    async with open_destinations(connections=4, allow_private=False, resolver=names) as http:
         monkeypatch.setattr("coordinatord.api.webhooks.destinations.socket.socket", refusing)
         with pytest.raises(NoResponse):
             async with http("POST", "https://hooks.example.org/", {}, (b"{}",)):
@@ -119,14 +119,14 @@ async def test_connection_uses_the_checked_address(
 @pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1", "[::1]", "[::ffff:127.0.0.1]"])
 async def test_numeric_address_is_refused_at_the_socket(host: str) -> None:
     with anyio.fail_after(10):
-        async with open_destinations(connections=4, private=False) as http:
+        async with open_destinations(connections=4, allow_private=False) as http:
             with pytest.raises(NoResponse):
                 async with http("POST", f"https://{host}/", {}, (b"{}",)):
                     pass
 
 
 def test_socket_is_made_for_public_addresses_alone() -> None:
-    public_socket((socket.AF_INET, socket.SOCK_STREAM, 6, "", ("1.1.1.1", 443))).close()
+    open_public_socket((socket.AF_INET, socket.SOCK_STREAM, 6, "", ("1.1.1.1", 443))).close()
     for family, to in (
         (socket.AF_INET, ("127.0.0.1", 443)),
         (socket.AF_INET6, ("::1", 443, 0, 0)),
@@ -134,4 +134,4 @@ def test_socket_is_made_for_public_addresses_alone() -> None:
         (socket.AF_UNIX, ("1.1.1.1", 443)),
     ):
         with pytest.raises(DestinationRefused):
-            public_socket((family, socket.SOCK_STREAM, 6, "", to))
+            open_public_socket((family, socket.SOCK_STREAM, 6, "", to))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinatord.api.webhooks.delivery import MAX_RETRY_AFTER_S, RETRY_DELAYS_S, delay_after, read_retry_after
+from coordinatord.api.webhooks.delivery import MAX_RETRY_AFTER_S, RETRY_DELAYS_S, read_retry_after, retry_delay_after
 
 NOW = 1_800_000_000.0
 
@@ -10,16 +10,16 @@ NOW = 1_800_000_000.0
 def test_schedule_goes_over_a_day_with_a_jitter_and_ends() -> None:
     assert sum(RETRY_DELAYS_S) > 86_400
     for attempts, delay in enumerate(RETRY_DELAYS_S, start=1):
-        told = [delay_after(attempts, None) for _ in range(50)]
+        told = [retry_delay_after(attempts, None) for _ in range(50)]
         assert all(each is not None and delay <= each <= 1.2 * delay for each in told)
         assert len(set(told)) > 1
-    assert delay_after(len(RETRY_DELAYS_S) + 1, None) is None
-    assert delay_after(len(RETRY_DELAYS_S) + 1, 60.0) is None
+    assert retry_delay_after(len(RETRY_DELAYS_S) + 1, None) is None
+    assert retry_delay_after(len(RETRY_DELAYS_S) + 1, 60.0) is None
 
 
 def test_receiver_that_asks_for_more_time_gets_it() -> None:
-    assert delay_after(1, 600.0) == 600.0
-    told = delay_after(3, 1.0)
+    assert retry_delay_after(1, 600.0) == 600.0
+    told = retry_delay_after(3, 1.0)
     assert told is not None
     assert told >= RETRY_DELAYS_S[2]
 
