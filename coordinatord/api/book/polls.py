@@ -74,7 +74,8 @@ class Poll:
 def build_poll(
     session: SessionRow, job_filter: JobFilter, free_slots: int, limit: int, offset: int, *, wants_offers: bool = False
 ) -> Poll | Unauthorised:
-    """Return the poll, or Unauthorised if the session is not a provider's. Raise Refused unless `job_filter` selects the the open jobs of one model."""
+    """Return the poll, or Unauthorised if the session is not a provider's. Raise Refused unless `job_filter` selects
+    the open jobs of one model."""
     if session.provider_id is None:
         return Unauthorised("authentication_error", "not_registered", "`free` requires a session with role `provider`")
     faults = []
