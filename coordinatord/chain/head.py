@@ -5,8 +5,8 @@ import enum
 from collections import OrderedDict
 
 
-class HeadPlace(enum.Enum):
-    """Position of a block relative to the blocks that ChainHead remembers."""
+class BlockPosition(enum.Enum):
+    """Position of a block relative to the blocks that RecentBlocks remembers."""
 
     SAME = "the same block as the remembered head"
     NEXT = "the child of the head"
@@ -15,7 +15,7 @@ class HeadPlace(enum.Enum):
     FORK = "on another branch than the remembered blocks"
 
 
-class ChainHead:
+class RecentBlocks:
     """Numbers and hashes of the last `window` blocks."""
 
     def __init__(self, window: int) -> None:
@@ -30,19 +30,19 @@ class ChainHead:
     def hash(self) -> str | None:
         return None if self.number is None else self._hashes[self.number]
 
-    def classify(self, number: int, block_hash: str, parent_hash: str) -> HeadPlace:
+    def classify(self, number: int, block_hash: str, parent_hash: str) -> BlockPosition:
         """Return the position of this block relative to the remembered blocks."""
         head = self.number
         if head is None or number > head + 1:
-            return HeadPlace.AHEAD
+            return BlockPosition.AHEAD
         if number == head + 1:
-            return HeadPlace.NEXT if self._hashes[head] == parent_hash else HeadPlace.FORK
+            return BlockPosition.NEXT if self._hashes[head] == parent_hash else BlockPosition.FORK
         known = self._hashes.get(number)
         if known is None:
-            return HeadPlace.BEHIND
+            return BlockPosition.BEHIND
         if known != block_hash:
-            return HeadPlace.FORK
-        return HeadPlace.SAME if number == head else HeadPlace.BEHIND
+            return BlockPosition.FORK
+        return BlockPosition.SAME if number == head else BlockPosition.BEHIND
 
     def add(self, number: int, block_hash: str) -> None:
         """Append a child of the head."""

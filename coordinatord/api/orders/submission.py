@@ -115,7 +115,7 @@ class Submissions:
                 await uploads.attach(upload)
             return outcome
         key, content = container_key(body.job_id), body.container or b""
-        async with self.containers.hold_content(key, body.job_id, content, body.owner, bounded=True) as holding:
+        async with self.containers.hold_content(key, body.job_id, content, body.owner, check_budget=True) as holding:
             outcome = await self._relay_post(paid, found, holding.cid, wait=wait)
             if isinstance(outcome, SubmittedOrder):
                 holding.mark_effective()

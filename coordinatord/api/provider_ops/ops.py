@@ -296,7 +296,7 @@ class Ops:
             gas_estimate=admitted.spending.estimate,
             spending=admitted.spending,
             # The claim of a pending job waits for the job's post. If the post fails, the claim is refused too.
-            held_for=0.0 if pending is None else _MAX_HOLD_S,
+            held_for_s=0.0 if pending is None else _MAX_HOLD_S,
         )
         outcome = await self._relay_op(relay, author)
         if isinstance(outcome, RefusedByChain) and outcome.name in _PAYMENT_ERRORS:
@@ -335,7 +335,7 @@ class Ops:
                 return RefusedByChain(name, answer.data)
         result = op.result if op.result is not None else b""
         key = result_key(op.job_id, result)
-        async with self.containers.hold_content(key, op.job_id, result, author.wallet, bounded=False) as holding:
+        async with self.containers.hold_content(key, op.job_id, result, author.wallet, check_budget=False) as holding:
             outcome = await self._relay_settle(op, posted, holding.cid, author)
             if isinstance(outcome, OpMined):
                 holding.mark_effective()
@@ -358,7 +358,7 @@ class Ops:
             content=hashlib.sha256(author.request_key + cid.encode()).digest(),
             signer=author.wallet,
             gas_estimate=gas_estimate(RelayKind.SETTLE),
-            held_for=author.hold_seconds,
+            held_for_s=author.hold_seconds,
         )
         outcome = await self._relay_op(relay, author)
         return attrs.evolve(outcome, result_cid=cid) if isinstance(outcome, OpMined) else outcome
@@ -377,7 +377,7 @@ class Ops:
             priority=Priority.EXIT,
             signer=author.wallet,
             gas_estimate=gas_estimate(kind),
-            held_for=author.hold_seconds,
+            held_for_s=author.hold_seconds,
         )
         return await self._relay_op(relay, author)
 

@@ -51,19 +51,23 @@ class WordDecoder:
         self._length = _WORD_BYTES * len(types)
         self._unpack, self._zero_mask = _build_unpacker(shapes)
         self._unpack_narrow, self._zero_mask_narrow = _build_unpacker(narrow)
-        self._data_at = _WORD_BYTES * indexed
-        self._conversions = [(place, convert) for place, (_, _, convert) in enumerate(shapes) if convert is not None]
-        self._dynamics = [(place, kind == "string") for place, kind in enumerate(types) if kind in ("string", "bytes")]
+        self._data_offset = _WORD_BYTES * indexed
+        self._conversions = [
+            (position, convert) for position, (_, _, convert) in enumerate(shapes) if convert is not None
+        ]
+        self._dynamics = [
+            (position, kind == "string") for position, kind in enumerate(types) if kind in ("string", "bytes")
+        ]
         self._narrow = [(code, struct.calcsize(f">{code}")) for code, _, _ in narrow]
         self._has_booleans = "bool" in types
-        self.string_places = [place for place, is_text in self._dynamics if is_text]
+        self.string_positions = [position for position, is_text in self._dynamics if is_text]
 
     def read(self, log: ChainLog) -> list[Any]:
         """Return the event's values, with the types of its declaration."""
         values, raw = self.read_head(log)
         # Inlined, because this loop takes half the time of decoding a post.
-        for place, is_text in self._dynamics:
-            start = self._data_at + _WORD_BYTES + values[place]
+        for position, is_text in self._dynamics:
+            start = self._data_offset + _WORD_BYTES + values[position]
             length = int.from_bytes(raw[start - _WORD_BYTES : start])
             end = start + length
             padded = end + (-length & 31)
@@ -72,7 +76,7 @@ class WordDecoder:
             if raw.count(0, end, padded) != padded - end:
                 raise Refused("the padding of a value is not zero")
             value = raw[start:end]
-            values[place] = decode_solidity_string(value) if is_text else value
+            values[position] = decode_solidity_string(value) if is_text else value
         return values
 
     def read_head(self, log: ChainLog) -> tuple[list[Any], bytes]:
@@ -92,14 +96,14 @@ class WordDecoder:
         if head & self._zero_mask:
             raise Refused("a value is wider than its type")
         values = list(self._unpack(raw))
-        for place, convert in self._conversions:
-            values[place] = convert(values[place])
+        for position, convert in self._conversions:
+            values[position] = convert(values[position])
         return values, raw
 
     def decode_rows(self, raw: bytes, offset: int, row: struct.Struct, zero_mask: int) -> list[tuple[Any, ...]]:
         """Return the array of static structs at `offset`. `row` unpacks one struct. `zero_mask` selects the bits that
         must be zero."""
-        start = self._data_at + _WORD_BYTES + offset
+        start = self._data_offset + _WORD_BYTES + offset
         count = int.from_bytes(raw[start - _WORD_BYTES : start])
         end = start + count * row.size
         if start % _WORD_BYTES or end > len(raw):
@@ -118,15 +122,15 @@ class WordDecoder:
             # A layout does not compare the other bits in the byte of a boolean, and wide values are rare.
             return None
         heads = [
-            Span(_WORD_BYTES * (place + 1) - size, size, code, place)
-            for place, (code, size) in enumerate(self._narrow)
-            if place not in dict(self._dynamics)
+            Span(_WORD_BYTES * (position + 1) - size, size, code, position)
+            for position, (code, size) in enumerate(self._narrow)
+            if position not in dict(self._dynamics)
         ]
         tails = []
-        for place, _ in self._dynamics:
-            start = self._data_at + _WORD_BYTES + values[place]
+        for position, _ in self._dynamics:
+            start = self._data_offset + _WORD_BYTES + values[position]
             length = int.from_bytes(raw[start - _WORD_BYTES : start])
-            tails.append(Span(start, length, f"{length}s", place))
+            tails.append(Span(start, length, f"{length}s", position))
         tails.sort()
         end = self._length
         for tail in tails:
@@ -143,7 +147,7 @@ class Span(NamedTuple):
     start: int
     length: int
     code: str
-    place: int
+    position: int
 
 
 @attrs.frozen
@@ -157,7 +161,7 @@ class Layout:
     _values: struct.Struct
     _reorder: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None
     """Reorders values from the log's order to the declaration's order, if the two differ."""
-    _between: struct.Struct
+    _between_values: struct.Struct
     _bytes_between: tuple[bytes, ...]
 
     @classmethod
@@ -170,11 +174,11 @@ class Layout:
             at = span.start + span.length
         values += f"{len(raw) - at}x"
         between += f"{len(raw) - at}s"
-        places = [span.place for span in spans]
-        turned = [places.index(place) for place in range(len(places))]
-        ordered = itemgetter(*turned) if turned != sorted(turned) else None
-        around = struct.Struct(between)
-        return cls(struct.Struct(values), ordered, around, around.unpack(raw))
+        positions = [span.position for span in spans]
+        order = [positions.index(position) for position in range(len(positions))]
+        ordered = itemgetter(*order) if order != sorted(order) else None
+        between_values = struct.Struct(between)
+        return cls(struct.Struct(values), ordered, between_values, between_values.unpack(raw))
 
     def read(self, logs: Sequence[ChainLog]) -> Iterator[tuple[Any, ...]] | None:
         """Return the values of each log, with strings as bytes, or None if a log has another layout.
@@ -187,7 +191,7 @@ class Layout:
             return None
         if len(raw) != self._values.size * len(logs):
             return None
-        if not all(map(self._bytes_between.__eq__, self._between.iter_unpack(raw))):
+        if not all(map(self._bytes_between.__eq__, self._between_values.iter_unpack(raw))):
             return None
         values = self._values.iter_unpack(raw)
         return values if self._reorder is None else map(self._reorder, values)

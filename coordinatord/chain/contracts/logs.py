@@ -36,13 +36,13 @@ class _EventReader:
 
     def build_events(self, rows: Iterable[tuple[Any, ...]]) -> list[contract_events.Event]:
         """Return the events of rows that a layout decoded."""
-        kind, string_places = self._kind, self._words.string_places
-        if not string_places:
+        kind, string_positions = self._kind, self._words.string_positions
+        if not string_positions:
             return [kind(*values) for values in rows]
         events = []
         for values in map(list, rows):
-            for place in string_places:
-                values[place] = decode_solidity_string(values[place])
+            for position in string_positions:
+                values[position] = decode_solidity_string(values[position])
             events.append(kind(*values))
         return events
 
@@ -149,7 +149,7 @@ _ASK_EVENTS: Final = dict(
 )
 
 
-class Decoder:
+class LogDecoder:
     """Decoder of the logs of one deployment's registries."""
 
     def __init__(self, book: AddressBook) -> None:
@@ -171,14 +171,14 @@ class Decoder:
 
     def decode_all(self, logs: Sequence[ChainLog]) -> list[contract_events.Event | None]:
         """Return the event of each log. Similar logs, such as the posts of a busy market, are decoded together."""
-        alike: dict[tuple[object, ...], list[int]] = {}
-        for place, log in enumerate(logs):
-            alike.setdefault((log.address, log.topics[:1], len(log.topics), len(log.data)), []).append(place)
+        groups: dict[tuple[object, ...], list[int]] = {}
+        for position, log in enumerate(logs):
+            groups.setdefault((log.address, log.topics[:1], len(log.topics), len(log.data)), []).append(position)
         events: list[contract_events.Event | None] = [None] * len(logs)
-        for places in alike.values():
-            some = [logs[place] for place in places]
-            for place, event in zip(places, self._decode_batch(some) or map(self.decode, some), strict=True):
-                events[place] = event
+        for positions in groups.values():
+            batch = [logs[position] for position in positions]
+            for position, event in zip(positions, self._decode_batch(batch) or map(self.decode, batch), strict=True):
+                events[position] = event
         return events
 
     def _decode_batch(self, logs: Sequence[ChainLog]) -> list[contract_events.Event] | None:

@@ -8,7 +8,7 @@ from coordinatord.chain.indexer.changes import BY_EXPIRY, CANCELLED, OPEN, Chang
 from coordinatord.chain.indexer.events_sql import append_events, append_reset, take_back_events
 from coordinatord.chain.indexer.evidence import BlockRange
 from coordinatord.chain.indexer.expiry_sql import mark_all_expired_jobs, mark_expired_batch, update_expiry_marks
-from coordinatord.chain.indexer.fold import Fold
+from coordinatord.chain.indexer.fold import EventMerger
 from coordinatord.chain.indexer.position_sql import IndexPosition, move_position
 from coordinatord.chain.indexer.tables_sql import next_job_ordinal, write_new_jobs, write_patches
 from coordinatord.chain.indexer.undo_sql import (
@@ -117,7 +117,7 @@ async def finish_rebuilding(connection: Connection, position: IndexPosition) -> 
 def fold_range(block_range: BlockRange) -> Changes:
     """Return the row changes of all events in the range."""
     headers, first = block_range.headers, block_range.first.height
-    fold = Fold(lambda block: headers[block - first].time)
+    fold = EventMerger(lambda block: headers[block - first].time)
     add = fold.add
     for block, log, event in block_range.events:
         add(event, block, log)

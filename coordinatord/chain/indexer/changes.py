@@ -51,7 +51,7 @@ class JobPatch(msgspec.Struct, gc=False):
     unchanged."""
 
     job_id: bytes
-    was: int
+    required_state: int
     state: int
     ended_because: int = NOT_ENDED
     provider_id: int | None = None
@@ -111,7 +111,7 @@ class Changes(msgspec.Struct):
     jobs: dict[bytes, JobPatch] = {}
     new_providers: dict[int, NewProvider] = {}
     providers: dict[int, ProviderPatch] = {}
-    gone_providers: set[int] = set()
+    removed_providers: set[int] = set()
     provider_models: dict[tuple[int, int], bool] = {}
     models: dict[int, CatalogueModel] = {}
     slas: dict[int, bool] = {}
@@ -126,5 +126,5 @@ class Contradiction(Retryable):
     """The node's logs do not fit the logs that it returned earlier. The node withheld logs, then or now."""
 
 
-def contradiction_error(what: str) -> Contradiction:
-    return Contradiction("chain_unreachable", f"the node's logs contradict each other: {what}")
+def contradiction_error(problem: str) -> Contradiction:
+    return Contradiction("chain_unreachable", f"the node's logs contradict each other: {problem}")

@@ -15,17 +15,17 @@ import msgspec
 from anyio.streams.memory import MemoryObjectSendStream
 
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.logs import LogDecoder
 from coordinatord.chain.indexer.evidence import (
     BlockRange,
     bloom_mask,
     check_linked,
     decode_logs,
     find_bloom_matches,
-    inconsistent_error,
+    inconsistency_error,
 )
 from coordinatord.chain.rpc.chain_data import BlockHeader, ChainLog
-from coordinatord.chain.rpc.client import CALLS_PER_REQUEST, Rpc, RpcCall, decode_quantity, decode_result, retryable_of
+from coordinatord.chain.rpc.client import CALLS_PER_REQUEST, Rpc, RpcCall, decode_quantity, decode_result, to_retryable
 from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 
 # The width of a range aims at this many events.
@@ -43,7 +43,7 @@ _RECEIPTS_PER_BATCH: Final = 10
 MAX_RANGES_IN_FLIGHT: Final = 2
 
 
-def suggested_width(message: str, asked: int) -> int | None:
+def suggested_width(message: str, requested: int) -> int | None:
     """Return a width below `asked` that the node's error message suggests, or None.
 
     The message may name a range that would work. Otherwise the limit is the largest number in the message that is below
@@ -51,18 +51,18 @@ def suggested_width(message: str, asked: int) -> int | None:
     harmless, because the caller must try a smaller width anyway.
     """
     if found := _HEX_RANGE_PATTERN.search(message):
-        works = int(found[2], 16) - int(found[1], 16) + 1
+        suggested = int(found[2], 16) - int(found[1], 16) + 1
     elif found := _DECIMAL_RANGE_PATTERN.search(message):
-        works = int(found[2]) - int(found[1]) + 1
+        suggested = int(found[2]) - int(found[1]) + 1
     else:
-        works = 0
-    if 0 < works < asked:
-        return works
+        suggested = 0
+    if 0 < suggested < requested:
+        return suggested
     numbers = [
         int(digits.replace(",", "").replace("_", "")) * (1000 if thousands else 1)
         for digits, thousands in _NUMBER_PATTERN.findall(message)
     ]
-    return max((number for number in numbers if 0 < number < asked), default=None)
+    return max((number for number in numbers if 0 < number < requested), default=None)
 
 
 class RangeWidth:
@@ -137,9 +137,9 @@ class _PendingAnswer(Generic[T]):
     # Empty until the answer arrives, then a list with the answer as its only element.
     outcome: list[T] | Retryable = attrs.field(factory=list)
 
-    async def run(self, ask: Callable[[], Awaitable[T]]) -> None:
+    async def run(self, request: Callable[[], Awaitable[T]]) -> None:
         try:
-            self.outcome = [await ask()]
+            self.outcome = [await request()]
         except Retryable as error:
             self.outcome = error
         self.done.set()
@@ -168,7 +168,7 @@ class BlockSource(Protocol):
 class NodeSource:
     """Blocks and logs of one node. Every answer is checked."""
 
-    def __init__(self, rpc: Rpc, decoder: Decoder) -> None:
+    def __init__(self, rpc: Rpc, decoder: LogDecoder) -> None:
         self._rpc = rpc
         self._decoder = decoder
         self._masks = [bloom_mask(address) for address in decoder.addresses]
@@ -196,7 +196,7 @@ class NodeSource:
         calls = [RpcCall("eth_getLogs", ({"blockHash": h.hash, "address": self._addresses},)) for h in headers]
         logs = await self._call_many(list[ChainLog], calls, self._logs_batch)
         read = [decode_logs([h], found, self._decoder) for h, found in zip(headers, logs, strict=True)]
-        await self._check_blooms([header for _, silent in read for header in silent])
+        await self._check_blooms([header for _, without_logs in read for header in without_logs])
         return [block_range for block_range, _ in read]
 
     async def range(self, first: int, last: int, width: RangeWidth) -> BlockRange:
@@ -209,8 +209,8 @@ class NodeSource:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(headers.run, partial(self.headers, first, last))
             tasks.start_soon(logs.run, partial(self._read_logs, first, last, width))
-        block_range, silent = decode_logs(headers.result, logs.result, self._decoder)
-        await self._check_blooms(silent)
+        block_range, without_logs = decode_logs(headers.result, logs.result, self._decoder)
+        await self._check_blooms(without_logs)
         return block_range
 
     async def _read_logs(self, first: int, last: int, width: RangeWidth) -> list[ChainLog]:
@@ -226,7 +226,7 @@ class NodeSource:
                 except RpcError as error:
                     if error.kind is not RpcErrorKind.RANGE_TOO_WIDE or blocks == 1:
                         width.record_failure(blocks)
-                        raise retryable_of(error, "eth_getLogs") from error
+                        raise to_retryable(error, "eth_getLogs") from error
                     width.record_rejection(blocks, error.message)
                     upto = first + min(width.blocks, blocks - 1) - 1
                 except Retryable:
@@ -237,35 +237,35 @@ class NodeSource:
             first = upto + 1
         return found
 
-    async def _check_blooms(self, silent: Sequence[BlockHeader]) -> None:
+    async def _check_blooms(self, without_logs: Sequence[BlockHeader]) -> None:
         """Fetch the receipts of blocks that have no logs although their bloom filter matches. Raise Retryable if the
         node withheld logs."""
-        doubtful = find_bloom_matches(silent, self._masks)
-        if not doubtful:
+        suspects = find_bloom_matches(without_logs, self._masks)
+        if not suspects:
             return
-        calls = [RpcCall("eth_getBlockReceipts", (header.hash,)) for header in doubtful]
+        calls = [RpcCall("eth_getBlockReceipts", (header.hash,)) for header in suspects]
         for header, receipts in zip(
-            doubtful, await self._call_many(list[_ReceiptLogs], calls, self._receipts_batch), strict=True
+            suspects, await self._call_many(list[_ReceiptLogs], calls, self._receipts_batch), strict=True
         ):
             if any(log.address.lower() in self._addresses for receipt in receipts for log in receipt.logs):
-                raise inconsistent_error(f"the node withheld logs of block {header.height}")
+                raise inconsistency_error(f"the node withheld logs of block {header.height}")
 
     async def _call(self, kind: type[T], method: str, *params: object) -> T:
         try:
             return await self._rpc.call_as(kind, method, *params)
         except RpcError as error:
-            raise retryable_of(error, method) from error
+            raise to_retryable(error, method) from error
 
     async def _call_many(self, kind: type[T], calls: Sequence[RpcCall], size: BatchSize) -> list[T]:
         batches = [calls[start : start + size.calls] for start in range(0, len(calls), size.calls)]
         results: list[T] = []
-        for several in [
+        for group in [
             batches[start : start + _MAX_CONCURRENT_BATCHES]
             for start in range(0, len(batches), _MAX_CONCURRENT_BATCHES)
         ]:
-            answers = [_PendingAnswer[list[T]]() for _ in several]
+            answers = [_PendingAnswer[list[T]]() for _ in group]
             async with anyio.create_task_group() as tasks:
-                for pending, batch in zip(answers, several, strict=True):
+                for pending, batch in zip(answers, group, strict=True):
                     tasks.start_soon(pending.run, partial(self._call_batch, kind, batch, size))
             for pending in answers:
                 results += pending.result
@@ -276,7 +276,7 @@ class NodeSource:
             answers = await self._rpc.batch(calls)
         except RpcError as error:
             size.record_failure(len(calls))
-            raise retryable_of(error, calls[0].method) from error
+            raise to_retryable(error, calls[0].method) from error
         except Retryable:
             size.record_failure(len(calls))
             raise
@@ -284,7 +284,7 @@ class NodeSource:
         results: list[T] = []
         for call, answer in zip(calls, answers, strict=True):
             if isinstance(answer, RpcError):
-                raise retryable_of(answer, call.method) from answer
+                raise to_retryable(answer, call.method) from answer
             results.append(decode_result(answer, kind, call.method))
         return results
 
@@ -312,17 +312,17 @@ async def prefetch_ranges(
         await pending.done.wait()
         return pending.result
 
-    wrong: Exception | None = None
+    failure: Exception | None = None
     with send, receive:
         async with anyio.create_task_group() as fetching:
             fetching.start_soon(_start_fetches, send, fetch, first, last, width)
             try:
                 yield next_range
             except Exception as raised:
-                wrong = raised
+                failure = raised
             fetching.cancel_scope.cancel()
-    if wrong is not None:
-        raise wrong
+    if failure is not None:
+        raise failure
 
 
 async def _start_fetches(

@@ -20,12 +20,12 @@ async def write_patches(connection: Connection, changes: Changes) -> None:
 
     Raise Retryable when the changes do not follow from the rows.
     """
-    for part, write in _WRITERS:
-        if getattr(changes, part):
+    for field, write in _WRITERS:
+        if getattr(changes, field):
             try:
                 await write(connection, changes)
-            except asyncpg.UniqueViolationError as twice:
-                raise _duplicate_row_error(part, twice) from twice
+            except asyncpg.UniqueViolationError as duplicate:
+                raise _duplicate_row_error(field, duplicate) from duplicate
 
 
 async def next_job_ordinal(connection: Connection) -> int:
@@ -49,12 +49,12 @@ async def _copy_jobs(connection: Connection, rows: bytes, columns: Sequence[str]
     # A memoryview, because asyncpg treats bytes as a path.
     try:
         await connection.copy_to_table("jobs", source=memoryview(rows), columns=columns, format="binary")
-    except asyncpg.UniqueViolationError as twice:
-        raise _duplicate_row_error("new_jobs", twice) from twice
+    except asyncpg.UniqueViolationError as duplicate:
+        raise _duplicate_row_error("new_jobs", duplicate) from duplicate
 
 
-def _duplicate_row_error(part: str, twice: asyncpg.UniqueViolationError) -> Contradiction:
-    return contradiction_error(f"a row of {part} already exists ({twice.detail})")
+def _duplicate_row_error(field: str, duplicate: asyncpg.UniqueViolationError) -> Contradiction:
+    return contradiction_error(f"a row of {field} already exists ({duplicate.detail})")
 
 
 async def _write_jobs(connection: Connection, changes: Changes) -> None:
@@ -78,7 +78,7 @@ async def _write_jobs(connection: Connection, changes: Changes) -> None:
 def _patch_values(patch: JobPatch) -> tuple[object, ...]:
     return (
         patch.job_id,
-        patch.was,
+        patch.required_state,
         patch.state,
         patch.ended_because,
         patch.provider_id,
@@ -137,11 +137,11 @@ async def _write_providers(connection: Connection, changes: Changes) -> None:
 async def _delete_removed_providers(connection: Connection, changes: Changes) -> None:
     """Delete deregistered providers. Keep their jobs. Also keep their asks, because readers use only the asks of listed
     providers."""
-    gone = list(changes.gone_providers)
-    done = await connection.execute("delete from providers where provider_id = any($1::bigint[])", gone)
-    if done != f"DELETE {len(gone)}":
+    provider_ids = list(changes.removed_providers)
+    done = await connection.execute("delete from providers where provider_id = any($1::bigint[])", provider_ids)
+    if done != f"DELETE {len(provider_ids)}":
         raise contradiction_error("an unknown provider is deregistered")
-    await connection.execute("delete from sessions where provider_id = any($1::bigint[])", gone)
+    await connection.execute("delete from sessions where provider_id = any($1::bigint[])", provider_ids)
 
 
 async def _write_provider_models(connection: Connection, changes: Changes) -> None:
@@ -187,9 +187,9 @@ async def _write_fees(connection: Connection, changes: Changes) -> None:
 
 
 async def _write_asks(connection: Connection, changes: Changes) -> None:
-    standing = [(*key, str(rates[0]), str(rates[1])) for key, rates in changes.asks.items() if rates is not None]
+    published = [(*key, str(rates[0]), str(rates[1])) for key, rates in changes.asks.items() if rates is not None]
     withdrawn = [key for key, rates in changes.asks.items() if rates is None]
-    if standing:
+    if published:
         await connection.execute(
             "insert into asks (provider_id, model_id, sla, rate_in, rate_out)"
             " select provider_id, model_id, sla, rate_in::numeric, rate_out::numeric"
@@ -197,7 +197,7 @@ async def _write_asks(connection: Connection, changes: Changes) -> None:
             " as q(provider_id, model_id, sla, rate_in, rate_out)"
             " on conflict (provider_id, model_id, sla)"
             " do update set rate_in = excluded.rate_in, rate_out = excluded.rate_out",
-            *_transpose(standing),
+            *_transpose(published),
         )
     if withdrawn:
         await connection.execute(
@@ -228,7 +228,7 @@ _WRITERS: Final[tuple[tuple[str, Callable[[Connection, Changes], Awaitable[None]
     ("jobs", _write_jobs),
     ("new_providers", _write_new_providers),
     ("providers", _write_providers),
-    ("gone_providers", _delete_removed_providers),
+    ("removed_providers", _delete_removed_providers),
     ("provider_models", _write_provider_models),
     ("models", _write_models),
     ("slas", _write_slas),

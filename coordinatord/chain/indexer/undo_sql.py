@@ -81,7 +81,7 @@ async def undo_above(connection: Connection, block_number: int) -> None:
     await connection.execute("delete from jobs where posted_block > $1", block_number)
     for table, key in UNDOABLE_TABLES.items():
         saved = ", ".join(f"r.{column}" for column in key)
-        kept = " and (o.r).posted_block <= $2" if table == "jobs" else ""
+        kept_filter = " and (o.r).posted_block <= $2" if table == "jobs" else ""
         # The interpolated names are constants of this module.
         journal = (
             f" from undo_journal j cross join jsonb_populate_record(null::{table}, j.saved) r"
@@ -94,7 +94,7 @@ async def undo_above(connection: Connection, block_number: int) -> None:
         await connection.execute(
             f"insert into {table} select (o.r).* from ("
             f" select distinct on ({saved}) j.inserted, r{journal} order by {saved}, j.seq) o"
-            f" where not o.inserted{kept}",
+            f" where not o.inserted{kept_filter}",
             table,
             block_number,
         )

@@ -67,6 +67,6 @@ async def find_missing_blocks(rpc: Rpc, blocks: Sequence[tuple[int, bytes]]) -> 
     found = await read_blocks_by_number(rpc, [number for number, _ in blocks])
     return [
         block_hash
-        for (_, block_hash), there in zip(blocks, found, strict=True)
-        if there is None or there.hash != "0x" + block_hash.hex()
+        for (_, block_hash), block in zip(blocks, found, strict=True)
+        if block is None or block.hash != "0x" + block_hash.hex()
     ]

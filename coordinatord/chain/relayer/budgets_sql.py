@@ -76,9 +76,9 @@ class Standing:
 
 
 async def read_standings(
-    line: "PreparedConnection | Connection", spenders: Sequence[Spender]
+    reader: "PreparedConnection | Connection", spenders: Sequence[Spender]
 ) -> dict[Spender, Standing]:
-    rows = await line.fetch(
+    rows = await reader.fetch(
         "select a.place, (o.settled + v.settled) as settled, v.listed, coalesce(p.block_number, -1) as position,"
         " o.amounts::text as amounts, o.unindexed::text as unindexed"
         " from unnest($1::bytea[], $2::boolean[]) with ordinality as a(signer, owns, place)"
@@ -119,22 +119,22 @@ class Spending:
 
 
 async def read_exhausted_budgets(
-    line: PreparedConnection, spendings: Sequence[Spending]
+    reader: PreparedConnection, spendings: Sequence[Spending]
 ) -> dict[Spending, Budget | None]:
     """Return, for each spending, the budget that has no room for the estimate: the signer's budget, or the budget of
     all newcomers, or None if both have room."""
-    rows = await line.fetch(
+    rows = await reader.fetch(
         "select a.place, a.day is null or gas_fits(a.signer, a.budget, a.estimate, a.hour, a.day) as own_fits,"
         " a.all_day is null or gas_fits('', 'newcomers', a.estimate, a.all_hour, a.all_day) as newcomers_fit"
         " from unnest($1::bytea[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])"
         " with ordinality as a(signer, budget, estimate, hour, day, all_hour, all_day, place)",
-        [one.signer for one in spendings],
-        [one.limits.budget.value for one in spendings],
-        [one.estimate for one in spendings],
-        [one.limits.hour for one in spendings],
-        [one.limits.day for one in spendings],
-        [one.limits.newcomers[0] if one.limits.newcomers else None for one in spendings],
-        [one.limits.newcomers[1] if one.limits.newcomers else None for one in spendings],
+        [spending.signer for spending in spendings],
+        [spending.limits.budget.value for spending in spendings],
+        [spending.estimate for spending in spendings],
+        [spending.limits.hour for spending in spendings],
+        [spending.limits.day for spending in spendings],
+        [spending.limits.newcomers[0] if spending.limits.newcomers else None for spending in spendings],
+        [spending.limits.newcomers[1] if spending.limits.newcomers else None for spending in spendings],
     )
     exhausted: dict[Spending, Budget | None] = {}
     for row in rows:
@@ -148,7 +148,7 @@ async def count_fitting_ops(connection: Connection, spending: Spending, limit: i
     """Return how many ops of this estimate fit now, at most `limit`. The first op of an hour and of a day always fits,
     as in `gas_fits`."""
     limits, estimate = spending.limits, spending.estimate
-    left = limit
+    fitting = limit
     pools: list[tuple[bytes, Budget, int | None, int | None]] = [
         (spending.signer, limits.budget, limits.hour, limits.day)
     ]
@@ -161,8 +161,8 @@ async def count_fitting_ops(connection: Connection, spending: Spending, limit: i
         in_hour, in_day = row["in_hour"], row["in_day"]
         fits_hour = max((hour - in_hour) // estimate, 1 if in_hour == 0 else 0)
         fits_day = max((day - in_day) // estimate, 1 if in_day == 0 else 0)
-        left = max(min(left, fits_hour, fits_day), 0)
-    return left
+        fitting = max(min(fitting, fits_hour, fits_day), 0)
+    return fitting
 
 
 async def book_gas(connection: Connection, mined: Sequence[MinedTx]) -> dict[str, int]:
@@ -186,7 +186,7 @@ async def book_gas(connection: Connection, mined: Sequence[MinedTx]) -> dict[str
         "  select tx_id, signer, kind, newcomer, current_hour(), sum(gas) from shares"
         "  group by tx_id, signer, kind, newcomer returning kind, gas)"
         " select kind, sum(gas)::bigint as gas from rows group by kind",
-        *columns(mined, "tx_id", "gas_used", "fills"),
+        *columns(mined, "tx_id", "gas_used", "is_self_transfer"),
     )
     return {row["kind"]: row["gas"] for row in rows}
 
@@ -219,4 +219,4 @@ async def read_top_spenders(connection: Connection, limit: int) -> list[TopSpend
         ALL_NEWCOMERS,
     )
     spenders = [TopSpender(*row) for row in rows]
-    return sorted(spenders, key=lambda one: (-one.last_day, one.signer, one.kind))[:limit]
+    return sorted(spenders, key=lambda spending: (-spending.last_day, spending.signer, spending.kind))[:limit]

@@ -42,8 +42,8 @@ async def read_job_transactions(connection: Connection, job_id: bytes) -> list[J
     """Return the transactions of a job that were relayed here and are still kept, and its ending, oldest first."""
     relayed = " union all ".join(
         f"select r.id, r.kind, t.mined_hash, t.block_number from relays r join relay_txs t on t.id = r.tx_id"
-        f" where r.subject = $1 and {which}"
-        for which in (IS_MINED_START, IS_MINED_EXIT)
+        f" where r.subject = $1 and {condition}"
+        for condition in (IS_MINED_START, IS_MINED_EXIT)
     )
     rows = await connection.fetch(f"{relayed} order by 1", job_id)
     found = [JobTransaction(*row[1:]) for row in rows if row["mined_hash"] is not None]

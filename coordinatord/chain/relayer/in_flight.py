@@ -29,7 +29,7 @@ class Version:
     raw: bytes = attrs.field(repr=False)
     max_fee: int
     max_tip: int
-    fills: bool
+    is_self_transfer: bool
 
 
 @attrs.define(slots=True)
@@ -58,7 +58,7 @@ class PendingTx:
     # Code of the last refusal, as stored. None once a node may have the bytes.
     refusal: str | None = None
     # Expected gas of the carried ops, without margin. Only known for transactions signed in this term.
-    expected: int = 0
+    expected_gas: int = 0
     # Start of the transaction's current turn. None before a node's first verdict on the latest version.
     turn_started_at: float | None = None
     # Head at the start of the turn.
@@ -66,7 +66,7 @@ class PendingTx:
     # True if a node has the latest version.
     is_accepted: bool = False
     # Time at which the nonce was first seen as used without a receipt.
-    missed_at: float | None = None
+    receipt_missing_since: float | None = None
 
     @property
     def latest(self) -> Version:
@@ -79,7 +79,7 @@ class PendingTx:
     @property
     def max_cost(self) -> int:
         """Highest amount that the transaction may cost."""
-        return (BASE_GAS if self.latest.fills else self.gas) * self.latest.max_fee
+        return (BASE_GAS if self.latest.is_self_transfer else self.gas) * self.latest.max_fee
 
     def add_version(self, version: Version) -> None:
         self.versions.append(version)
@@ -96,22 +96,22 @@ class PendingTx:
             self.turn_started_at, self.turn_start_head = now, head
         self.is_accepted |= accepted
 
-    def turn_has_passed(self, since: float, now: float, mined_within: float) -> bool:
+    def turn_has_passed(self, since: float, now: float, mined_within_s: float) -> bool:
         """Return True if the transaction's turn is over. The turn starts once a node has answered the latest version
         and the nonce is the account's next nonce. `since` is the time at which it became the next nonce. The second
         turn lasts twice as long as the first, and each later turn four times as long."""
         if self.turn_started_at is None:
             return False
-        turn = mined_within if self.is_accepted else mined_within / REFUSED_TURN_DIVISOR
+        turn = mined_within_s if self.is_accepted else mined_within_s / REFUSED_TURN_DIVISOR
         return now >= max(self.turn_started_at, since) + turn * (1 << min(self.turns_passed, 2))
 
     def record_missing_receipt(self, now: float) -> bool:
         """Record that the nonce is used and no receipt exists. Return True if this was first recorded at least
         MAX_RECEIPT_LAG_S ago: the transaction then counts as lost. A node may count a nonce as used before the node has
         the receipt."""
-        if self.missed_at is None:
-            self.missed_at = now
-        return now >= self.missed_at + MAX_RECEIPT_LAG_S
+        if self.receipt_missing_since is None:
+            self.receipt_missing_since = now
+        return now >= self.receipt_missing_since + MAX_RECEIPT_LAG_S
 
     def record_not_accepted(self, now: float) -> None:
         self.due = now + min(_FIRST_RETRY_PAUSE_S * 2**self.failures, _MAX_RETRY_PAUSE_S)

@@ -42,7 +42,7 @@ class Priority(enum.IntEnum):
 
 
 @attrs.frozen(slots=True)
-class Promise:
+class PaymentPromise:
     """Amount that the claim of a post will collect.
 
     `headroom` is the owner's balance left for this post and all others that the index does not show at `position`, or
@@ -74,11 +74,11 @@ class NewRelay:
     gas_estimate: int = 0
     # None if no budget may refuse the op.
     spending: Spending | None = None
-    promise: Promise | None = None
+    promise: PaymentPromise | None = None
     # Data outside of `dedupe`: a request with different content does not join.
     content: bytes | None = None
     # Seconds without a queue timeout, for a request that builds on a relay under way.
-    held_for: float = 0.0
+    held_for_s: float = 0.0
 
 
 @attrs.frozen(slots=True)
@@ -140,7 +140,7 @@ def _relay_to_row(relay: NewRelay) -> tuple[object, ...]:
         relay.calldata,
         int(relay.priority),
         relay.content,
-        relay.held_for,
+        relay.held_for_s,
         relay.signer,
         relay.gas_estimate,
         *((limits.budget.value, limits.hour, limits.day) if limits else (None, None, None)),
@@ -190,10 +190,10 @@ async def is_under_way(connection: Connection, subject: bytes, *, post_of: bytes
 
 
 async def read_claims_under_way(
-    line: PreparedConnection, claims: Sequence[tuple[bytes, bytes]]
+    reader: PreparedConnection, claims: Sequence[tuple[bytes, bytes]]
 ) -> dict[tuple[bytes, bytes], bool]:
     """Return, for each pair of job and wallet, True if a claim is queued or signed."""
-    rows = await line.fetch(
+    rows = await reader.fetch(
         "select exists (select from relays r where r.subject = c.job and r.state in ('queued', 'signed')"
         " and r.kind = $3 and r.signer = c.wallet) as live"
         " from unnest($1::bytea[], $2::bytea[]) with ordinality as c(job, wallet, place) order by c.place",
@@ -224,10 +224,10 @@ class RelayStatus:
 
 
 async def read_statuses(
-    line: "PreparedConnection | Connection", relay_ids: Sequence[int]
+    reader: "PreparedConnection | Connection", relay_ids: Sequence[int]
 ) -> dict[int, RelayStatus | None]:
     """Return the state of each relay, or None if the relay does not exist."""
-    rows = await line.fetch(
+    rows = await reader.fetch(
         "select r.id, r.dedupe, r.state::text, r.reason, r.raw,"
         " coalesce(t.mined_hash, (select v.hash from relay_tx_versions v where v.tx_id = t.id"
         " and not v.fills order by v.created_at desc limit 1)), t.block_number, t.refusal"

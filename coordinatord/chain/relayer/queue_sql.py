@@ -33,11 +33,11 @@ async def take_relays(
     if len(rows) < limit:
         count = min(limit - len(rows), batch_limit)
         rows += await _select_relays(connection, "priority = 3 and kind = any($2::text[])", count, kinds)
-    building = [row["id"] for row in rows if row["kind"] in _DEPENDENT_KINDS]
-    if building:
+    dependents = [row["id"] for row in rows if row["kind"] in _DEPENDENT_KINDS]
+    if dependents:
         known = {row["id"] for row in rows}
         older = [
-            relay_id for relay_id in await _find_older_relays(connection, building, kinds) if relay_id not in known
+            relay_id for relay_id in await _find_older_relays(connection, dependents, kinds) if relay_id not in known
         ]
         rows += await _select_relays(connection, "id = any($2::bigint[])", len(older), older) if older else []
     return [StoredRelay(*row) for row in rows]
@@ -54,7 +54,7 @@ async def count_active_accounts(connection: Connection, chain_id: int) -> int:
 
 
 async def _find_older_relays(
-    connection: Connection, building: Sequence[int], kinds: Collection[RelayKind]
+    connection: Connection, dependents: Sequence[int], kinds: Collection[RelayKind]
 ) -> list[int]:
     """Return queued relays that the relays of `building` build on. This query is separate, because as part of
     `_select_relays` it would run for every row of a long queue."""
@@ -62,26 +62,26 @@ async def _find_older_relays(
         "with behind as materialized (select id, subject from relays where id = any($1::bigint[]))"
         " select distinct o.id from behind b join relays o on o.subject = b.subject and o.id < b.id"
         " and o.state = 'queued' and o.kind = any($2::text[])",
-        building,
+        dependents,
         kinds,
     )
     return [row["id"] for row in rows]
 
 
 async def _select_relays(
-    connection: Connection, which: str, limit: int, named: Collection[str] | Collection[int]
+    connection: Connection, condition: str, limit: int, values: Collection[str] | Collection[int]
 ) -> "list[asyncpg.Record]":
     rows: list[asyncpg.Record] = await connection.fetch(
-        f"select {STORED_COLUMNS} from relays where state = 'queued' and {which}"
+        f"select {STORED_COLUMNS} from relays where state = 'queued' and {condition}"
         f" and not {_WAITS_FOR_OLDER} order by priority, id limit $1 for update skip locked",
         limit,
-        named,
+        values,
     )
     return rows
 
 
 @attrs.frozen(slots=True)
-class Ending:
+class RelayEnding:
     """End of a queued relay: refused by the chain (with name or raw data) or dropped with a code."""
 
     id: int
@@ -90,7 +90,7 @@ class Ending:
     raw: bytes | None = None
 
 
-async def end_queued(connection: Connection, endings: Iterable[Ending]) -> None:
+async def end_queued_relays(connection: Connection, endings: Iterable[RelayEnding]) -> None:
     """End queued relays and notify their callers. Relays that are no longer queued are left alone."""
     ends = list(endings)
     if ends:
@@ -104,7 +104,7 @@ async def end_queued(connection: Connection, endings: Iterable[Ending]) -> None:
         )
 
 
-async def drop_overdue(connection: Connection, timeout_ms: int) -> dict[int, RelayKind]:
+async def drop_overdue_relays(connection: Connection, timeout_ms: int) -> dict[int, RelayKind]:
     """Drop relays that exceeded the queue timeout. Return their kinds by id. Exits stay, and so do requeued relays,
     because callers may know them as mined. Skip relays that a signing transaction has locked."""
     rows = await connection.fetch(
@@ -119,14 +119,14 @@ async def drop_overdue(connection: Connection, timeout_ms: int) -> dict[int, Rel
     return {r["id"]: RelayKind(r["kind"]) for r in rows}
 
 
-async def mark_signed(connection: Connection, bound: Sequence[tuple[int, int, int | None]]) -> None:
+async def mark_signed(connection: Connection, bindings: Sequence[tuple[int, int, int | None]]) -> None:
     """Bind taken relays to the transactions that carry them. Each item of `bound` is (relay id, transaction id, call
     index)."""
     await connection.execute(
         "update relays set state = 'signed', tx_id = s.tx_id, call_index = s.call_index"
         " from unnest($1::bigint[], $2::bigint[], $3::integer[]) as s(id, tx_id, call_index)"
         " where relays.id = s.id",
-        *(list(column) for column in zip(*bound, strict=True)),
+        *(list(column) for column in zip(*bindings, strict=True)),
     )
 
 

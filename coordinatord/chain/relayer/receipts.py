@@ -83,23 +83,23 @@ async def confirm_receipts(rpc: Rpc, receipts: Sequence[TxReceipt]) -> list[TxRe
     others = rpc.others
     if not others or not receipts:
         return list(receipts)
-    wanted = {receipt.tx_hash: _comparable_part(receipt) for receipt in receipts}
+    expected = {receipt.tx_hash: _comparable_part(receipt) for receipt in receipts}
     answered = contradicted = False
-    until = anyio.current_time() + _CATCH_UP_TIMEOUT_S
+    deadline = anyio.current_time() + _CATCH_UP_TIMEOUT_S
     while True:
         for other in others:
             try:
                 found = {
-                    receipt.tx_hash: _comparable_part(receipt) for receipt in await read_receipts(other, list(wanted))
+                    receipt.tx_hash: _comparable_part(receipt) for receipt in await read_receipts(other, list(expected))
                 }
             except (Retryable, RpcError):
                 continue
             answered = True
-            contradicted |= any(wanted[tx_hash] != other_receipt for tx_hash, other_receipt in found.items())
-            if found == wanted:
+            contradicted |= any(expected[tx_hash] != other_receipt for tx_hash, other_receipt in found.items())
+            if found == expected:
                 metrics.nodes_agreed.labels("receipts").set(2)
                 return list(receipts)
-        if contradicted or anyio.current_time() >= until:
+        if contradicted or anyio.current_time() >= deadline:
             break
         await anyio.sleep(_RETRY_PAUSE_S)
     if not answered:

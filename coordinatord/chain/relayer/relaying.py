@@ -101,8 +101,8 @@ def _dropped_error(reason: str) -> Retryable:
     return Retryable("relay_unavailable", message, _PUBLIC_CODES.get(reason, reason))
 
 
-async def _read_indexed_block(line: PreparedConnection, _: list[None]) -> dict[None, int]:
-    position = await read_position_within_timeout(line)
+async def _read_indexed_block(reader: PreparedConnection, _: list[None]) -> dict[None, int]:
+    position = await read_position_within_timeout(reader)
     return {None: -1 if position is None else position.block_number}
 
 
@@ -118,7 +118,7 @@ class Relaying:
         max_depth: int,
         queue_timeout_ms: int,
         role: RelayerRole | None = None,
-        receipt_wait: float = RECEIPT_WAIT_S,
+        receipt_wait_s: float = RECEIPT_WAIT_S,
     ) -> None:
         self._database = database
         self._notices = notices
@@ -127,7 +127,7 @@ class Relaying:
         self._queue_timeout_ms = queue_timeout_ms
         self._poll_interval_s = min(_MAX_POLL_INTERVAL_S, queue_timeout_ms / 4000)
         self._role = role
-        self.receipt_wait = receipt_wait
+        self.receipt_wait_s = receipt_wait_s
         # Callers of `wait`, by relay.
         self._waiting: dict[int, set[Wake]] = {}
         self._awaiting_index: set[Wake] = set()
@@ -144,7 +144,7 @@ class Relaying:
         """True if the account lacks its role according to a recent read. An older read is ignored, because it may be
         outdated."""
         role = self._role
-        return role is not None and bool(role.missing) and time.monotonic() - role.read_at < _MAX_ROLE_AGE_S
+        return role is not None and bool(role.missing_in) and time.monotonic() - role.read_at < _MAX_ROLE_AGE_S
 
     async def relay(self, new: NewRelay) -> Outcome:
         """Submit the op, then wait for its outcome."""
@@ -195,7 +195,7 @@ class Relaying:
     async def wait(self, queued: Queued) -> Outcome:
         """Wait for the relay's end, and until the index shows it. Raise Retryable `relay_unavailable` when nothing was
         or will be signed, or when the database lost the relay."""
-        status, sent_as = await self._wait_for_status(queued)
+        status, sent_hash = await self._wait_for_status(queued)
         match status:
             case RelayStatus(state="mined", tx_hash=bytes(tx_hash), block_number=int(block_number)):
                 await self._wait_for_index(block_number)
@@ -205,8 +205,8 @@ class Relaying:
                 return RefusedByChain(name, raw or b"")
             case RelayStatus(state="dropped", reason=reason):
                 raise _dropped_error(reason or "rpc_internal")
-        if sent_as is not None:
-            return NoReceipt(sent_as)
+        if sent_hash is not None:
+            return NoReceipt(sent_hash)
         # The relay is still queued, or nodes have refused its bytes so far. An equal request joins it.
         raise _dropped_error((status and status.refusal) or "relay_queue_timeout")
 
@@ -223,10 +223,10 @@ class Relaying:
         wake = Wake()
         self._waiting.setdefault(queued.id, set()).add(wake)
         status: RelayStatus | None = None
-        sent_as: bytes | None = None
+        sent_hash: bytes | None = None
         # Wait one poll interval longer than the timeout, so that the last status is read after the timeout.
         until_sent = (
-            anyio.current_time() + self._queue_timeout_ms / 1000 + queued.relay.held_for + self._poll_interval_s
+            anyio.current_time() + self._queue_timeout_ms / 1000 + queued.relay.held_for_s + self._poll_interval_s
         )
         until_mined: float | None = None
         try:
@@ -239,15 +239,15 @@ class Relaying:
                     if status is None or status.dedupe != queued.relay.dedupe:
                         log.warning("relay lost by the database", kind=queued.relay.kind.value, id=queued.id)
                         raise Retryable("relay_unavailable", _LOST_MESSAGE, "relay_queue_timeout", 1)
-                    sent_as = None if status.refusal is not None else status.tx_hash or sent_as
+                    sent_hash = None if status.refusal is not None else status.tx_hash or sent_hash
                     if not status.is_live:
-                        return status, sent_as
-                if sent_as is not None and until_mined is None:
-                    until_mined = anyio.current_time() + self.receipt_wait
-                until = until_sent if sent_as is None or until_mined is None else until_mined
+                        return status, sent_hash
+                if sent_hash is not None and until_mined is None:
+                    until_mined = anyio.current_time() + self.receipt_wait_s
+                until = until_sent if sent_hash is None or until_mined is None else until_mined
                 seconds = until - anyio.current_time()
                 if seconds <= 0:
-                    return status, sent_as
+                    return status, sent_hash
                 await wake.wait(min(seconds, self._poll_interval_s))
         finally:
             wakes = self._waiting[queued.id]
@@ -275,7 +275,7 @@ class Relaying:
             while True:
                 try:
                     async with self._database.connection() as connection:
-                        dropped = await queue_sql.drop_overdue(connection, self._queue_timeout_ms)
+                        dropped = await queue_sql.drop_overdue_relays(connection, self._queue_timeout_ms)
                     for kind in dropped.values():
                         metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
                 except Retryable as error:

@@ -20,7 +20,7 @@ class RefusedCall:
     raw: bytes | None
 
 
-async def read_carried(connection: Connection, tx_ids: Iterable[int]) -> list[StoredRelay]:
+async def read_carried_relays(connection: Connection, tx_ids: Iterable[int]) -> list[StoredRelay]:
     """Return the relays of these transactions, including ended ones."""
     rows = await connection.fetch(
         f"select {STORED_COLUMNS} from relays where tx_id = any($1::bigint[]) order by id", list(tx_ids)
@@ -28,7 +28,9 @@ async def read_carried(connection: Connection, tx_ids: Iterable[int]) -> list[St
     return [StoredRelay(*row) for row in rows]
 
 
-async def rebind_carried(connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]) -> set[int]:
+async def rebind_carried_relays(
+    connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]
+) -> set[int]:
     """Bind requeued relays back to these transactions, which carried the relays earlier and took effect after all.
     Newer transactions with the same relays have no effect. Skip relays that these transactions carried without effect
     (`refused`). Return the ids of the rebound relays."""
@@ -48,7 +50,7 @@ async def rebind_carried(connection: Connection, tx_ids: Sequence[int], refused:
     return {row["id"] for row in rows}
 
 
-async def end_carried(
+async def end_carried_relays(
     connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]
 ) -> list[tuple[str, str, float]]:
     """End every relay of these transactions: the relays of `refused` as refused, all others as mined. After a reorg,
@@ -70,7 +72,7 @@ async def end_carried(
     return [(row[0], row[1], row[2]) for row in rows]
 
 
-async def find_behind_undecided(connection: Connection, relay_ids: Sequence[int]) -> set[int]:
+async def find_relays_behind_older(connection: Connection, relay_ids: Sequence[int]) -> set[int]:
     """Return the relays that have an older relay of their subject under way."""
     rows = await connection.fetch(
         "select r.id from relays r where r.id = any($1::bigint[]) and exists (select from relays o"
@@ -80,7 +82,7 @@ async def find_behind_undecided(connection: Connection, relay_ids: Sequence[int]
     return {row["id"] for row in rows}
 
 
-async def find_undecided_with(connection: Connection, relay_ids: Sequence[int]) -> list[StoredRelay]:
+async def find_undecided_of_same_subjects(connection: Connection, relay_ids: Sequence[int]) -> list[StoredRelay]:
     """Return the queued and signed relays that share a subject with these relays (which are included), oldest first."""
     rows = await connection.fetch(
         f"select {STORED_COLUMNS} from relays where state in ('queued', 'signed')"
@@ -133,7 +135,7 @@ async def mark_lost(connection: Connection, tx_ids: Sequence[int]) -> None:
     """Record that foreign transactions used the nonces of these transactions. Requeue their relays, to be simulated
     again."""
     await connection.execute("update relay_txs set lost = true where id = any($1::bigint[])", tx_ids)
-    await requeue(connection, [relay.id for relay in await read_carried(connection, tx_ids)], "nonce_conflict")
+    await requeue(connection, [relay.id for relay in await read_carried_relays(connection, tx_ids)], "nonce_conflict")
 
 
 async def unmine_blocks(connection: Connection, chain_id: int, account: bytes, block_hashes: Sequence[bytes]) -> int:

@@ -58,13 +58,13 @@ class RelayerRole:
 
     account: bytes
     registries: Mapping[str, bytes]
-    missing: tuple[str, ...] | None = None
+    missing_in: tuple[str, ...] | None = None
     # Time of the last answer, by time.monotonic().
     read_at: float = -math.inf
 
     @property
     def is_missing(self) -> bool:
-        return bool(self.missing)
+        return bool(self.missing_in)
 
     def role_calls(self, block: str | Mapping[str, str] = "latest") -> list[RpcCall]:
         """Return the calls to add to a read of the head. Pass their answers, in order, to `learn_role`."""
@@ -87,7 +87,7 @@ class RelayerRole:
             )
         elif self.is_missing and not missing:
             log.info("relayer role granted", account=hex_of(self.account))
-        self.missing = missing
+        self.missing_in = missing
         self.read_at = time.monotonic()
         metrics.relayer_role.labels(hex_of(self.account)).set(not missing)
 

@@ -27,7 +27,7 @@ class RelayerSettings:
     # Limit of signed transactions that are not mined. Nodes drop transactions far ahead of the chain's nonce.
     max_in_flight: int = 256
     # Seconds that the next transaction may stay with a node before a higher fee is offered.
-    mined_within: float = MINED_WITHIN_S
+    mined_within_s: float = MINED_WITHIN_S
     # True to follow the account and sign only replacements.
     replacements_only: bool = False
 

@@ -22,7 +22,7 @@ class MinedTx:
     block_hash: bytes
     succeeded: bool
     gas_used: int = 0
-    fills: bool = False
+    is_self_transfer: bool = False
 
 
 async def read_next_nonce(connection: Connection, chain_id: int, account: bytes) -> int | None:
@@ -41,7 +41,7 @@ async def insert_transactions(connection: Connection, chain_id: int, account: by
         chain_id,
         account,
         *columns(txs, "nonce", "target", "calldata", "gas"),
-        ["fill" if tx.latest.fills else "relay" for tx in txs],
+        ["fill" if tx.latest.is_self_transfer else "relay" for tx in txs],
     )
     id_of = {r["nonce"]: r["id"] for r in rows}
     for tx in txs:
@@ -56,7 +56,7 @@ async def add_versions(connection: Connection, versions: Sequence[tuple[int, Ver
         " select * from unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::numeric[], $5::numeric[], $6::boolean[])"
         " on conflict do nothing",
         [tx_id for tx_id, _ in versions],
-        *columns([version for _, version in versions], "hash", "raw", "max_fee", "max_tip", "fills"),
+        *columns([version for _, version in versions], "hash", "raw", "max_fee", "max_tip", "is_self_transfer"),
     )
 
 
@@ -95,7 +95,7 @@ async def adopt_transaction(connection: Connection, chain_id: int, account: byte
     await add_versions(connection, [(tx.id, tx.latest)])
 
 
-async def turn_into_fill(connection: Connection, fill: PendingTx) -> None:
+async def turn_into_self_transfer(connection: Connection, fill: PendingTx) -> None:
     """Turn a lost nonce, which a reorg freed, into a self-transfer."""
     await connection.execute(
         "update relay_txs set lost = false, purpose = 'fill', gas = $2 where id = $1", fill.id, fill.gas
@@ -114,11 +114,11 @@ async def read_lost(connection: Connection, chain_id: int, account: bytes) -> li
     return await _read_stored(connection, chain_id, account, "t.lost and t.created_at > now() - interval '1 hour'")
 
 
-async def _read_stored(connection: Connection, chain_id: int, account: bytes, which: str) -> list[PendingTx]:
+async def _read_stored(connection: Connection, chain_id: int, account: bytes, condition: str) -> list[PendingTx]:
     rows = await connection.fetch(
         "select t.id, t.nonce, t.target, t.gas, t.calldata, t.refusal, v.hash, v.raw, v.max_fee, v.max_tip, v.fills"
         " from relay_txs t join relay_tx_versions v on v.tx_id = t.id"
-        f" where t.chain_id = $1 and t.account = $2 and {which}"
+        f" where t.chain_id = $1 and t.account = $2 and {condition}"
         " order by t.nonce, v.created_at",
         chain_id,
         account,
@@ -187,15 +187,15 @@ async def mark_sent(connection: Connection, txs: Sequence[tuple[int, str | None,
 
 
 @attrs.frozen(slots=True)
-class AccountUse:
+class AccountUsage:
     """Account with its number of `pending` transactions, and the seconds since its last signature (`quiet`)."""
 
     account: bytes
     pending: int
-    quiet: float
+    idle_s: float
 
 
-async def read_account_uses(connection: Connection, chain_id: int) -> list[AccountUse]:
+async def read_account_usages(connection: Connection, chain_id: int) -> list[AccountUsage]:
     """Return every account that this deployment ever signed for, the most recently used first. The query reads only the
     index."""
     rows = await connection.fetch(
@@ -210,7 +210,7 @@ async def read_account_uses(connection: Connection, chain_id: int) -> list[Accou
         " where k.account is not null order by l.quiet",
         chain_id,
     )
-    return [AccountUse(*row) for row in rows]
+    return [AccountUsage(*row) for row in rows]
 
 
 async def read_newest_blocks(connection: Connection, chain_id: int, window: int) -> list[tuple[int, bytes]]:

@@ -110,7 +110,7 @@ _MESSAGE_PATTERNS: tuple[tuple[RpcErrorKind, re.Pattern[str]], ...] = tuple(
         ),
     )
 )
-_KIND_OF_CODE: Mapping[int, RpcErrorKind] = {
+_KIND_BY_CODE: Mapping[int, RpcErrorKind] = {
     3: RpcErrorKind.REVERTED,
     -32005: RpcErrorKind.RATE_LIMITED,
     -32015: RpcErrorKind.REVERTED,
@@ -141,7 +141,7 @@ def classify_error(error: Mapping[str, object]) -> RpcError:
     data = _revert_data(error.get("data"))
     kind = next((known for known, pattern in _MESSAGE_PATTERNS if pattern.search(message)), None)
     if kind is None:
-        kind = RpcErrorKind.REVERTED if data else _KIND_OF_CODE.get(code, RpcErrorKind.INTERNAL)
+        kind = RpcErrorKind.REVERTED if data else _KIND_BY_CODE.get(code, RpcErrorKind.INTERNAL)
     return RpcError(code, message, data, kind)
 
 

@@ -60,14 +60,14 @@ class Database:
         pool: "asyncpg.Pool[asyncpg.Record]",
         primary: PrimaryConnector,
         acquire_timeout: float,
-        max_lists: int,
+        max_list_connections: int,
         statement_timeout: float = STATEMENT_TIMEOUT_S,
     ) -> None:
         self.pool = pool
         self.primary = primary
         self._acquire_timeout = acquire_timeout
         self._statement_timeout = statement_timeout
-        self._lists = anyio.Semaphore(max_lists)
+        self._list_connections = anyio.Semaphore(max_list_connections)
         self._prepared = PreparedPool(self.connect, PREPARED_CONNECTION_COUNT)
 
     @asynccontextmanager
@@ -83,14 +83,14 @@ class Database:
         pool."""
         try:
             with anyio.fail_after(self._acquire_timeout):
-                await self._lists.acquire()
+                await self._list_connections.acquire()
         except TimeoutError as error:
             raise database_unavailable(error) from error
         try:
             async with self.connection() as connection:
                 yield connection
         finally:
-            self._lists.release()
+            self._list_connections.release()
 
     async def transact(self, body: Callable[[Connection], Awaitable[T]]) -> T:
         """Run `body` in a transaction. Retry after a serialization failure, a deadlock or a lost connection."""
@@ -132,9 +132,9 @@ class Database:
             return await self.primary.connect(statement_timeout)
 
 
-async def is_read_only(line: PreparedConnection) -> bool:
+async def is_read_only(reader: PreparedConnection) -> bool:
     """Return True if new transactions cannot write, by a setting or because the server is a standby."""
-    (row,) = await line.fetch("select current_setting('transaction_read_only')::boolean as read_only")
+    (row,) = await reader.fetch("select current_setting('transaction_read_only')::boolean as read_only")
     return bool(row["read_only"])
 
 

@@ -44,9 +44,9 @@ async def notify_outbox(connection: Connection, topic: str, payload: str = "") -
 class Notices:
     """Delivers each entry to all subscribers of its topic. A topic is `index_moved` or one kind of outbox entry."""
 
-    def __init__(self, heartbeat: float = 3.0) -> None:
+    def __init__(self, heartbeat_s: float = 3.0) -> None:
         """`heartbeat` is the number of seconds between checks of the connection."""
-        self._heartbeat = heartbeat
+        self._heartbeat_s = heartbeat_s
         self._subscribers: dict[str, set[Callable[[str], None]]] = {topic: set() for topic in _TOPICS}
 
     def deliver(self, channel: str, payload: str) -> None:
@@ -94,7 +94,7 @@ class Notices:
                 await connection.add_listener(channel, lambda _c, _pid, ch, payload: self.deliver(ch, payload))
             self.reset()
             while not closed.is_set():
-                with anyio.move_on_after(self._heartbeat):
+                with anyio.move_on_after(self._heartbeat_s):
                     await closed.wait()
                 # A listening connection sends nothing, so only this query notices an unreachable server.
                 await connection.fetchval("select 1", timeout=HEARTBEAT_TIMEOUT_S)

@@ -19,7 +19,7 @@ from coordinatord.run.config import Config
 from coordinatord.run.dependencies import open_pins
 from coordinatord.storage.database.connections import open_database
 from coordinatord.storage.database.migration import migrate
-from coordinatord.storage.pins.addressed import AddressedStore
+from coordinatord.storage.pins.addressed import PlainS3Store
 from coordinatord.storage.pins.kubo import KuboStore
 from coordinatord.storage.pins.pinned_sql import PinnedKeys
 from coordinatord.storage.pins.requests import RequestSigner, StoreRequests
@@ -130,7 +130,7 @@ async def test_key_that_is_stored_anew_holds_the_new_content_alone(store: PinSto
 @pytest.mark.parametrize("server", ["s3", "kubo"], indirect=True)
 async def test_crash_before_storing_leaves_nothing_after_removal(store: PinStore, server: PlainS3 | KuboNode) -> None:
     first = (await store.put("files/output", b"first")).cid
-    assert isinstance(store, AddressedStore | KuboStore)
+    assert isinstance(store, PlainS3Store | KuboStore)
     await store.keys.pin("files/output", str(cid_of(b"second")))  # crash here
     assert server.served(first) == b"first"
     await store.delete("files/output")

@@ -245,7 +245,7 @@ async def test_vanished_block_delays_refusals_only_for_a_while(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, *, minutes: int, held_back: bool
 ) -> None:
     head = int(await world.anvil.call("eth_blockNumber"), 16)
-    async with stage(database_url, world.anvil.rpc_url, queue_timeout_ms=1_000, receipt_wait=0.1) as on:
+    async with stage(database_url, world.anvil.rpc_url, queue_timeout_ms=1_000, receipt_wait_s=0.1) as on:
         await on.fetchval(
             "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, purpose, block_number,"
             " block_hash, mined_hash, succeeded, broadcast_at) values ($1, $2, 0, $2, '', 0, 'relay', $3, $4, $4,"

@@ -20,8 +20,8 @@ from coordinatord.chain.relayer.in_flight import PendingTx, Version
 from coordinatord.chain.relayer.outbox_sql import (
     NewRelay,
     NotQueued,
+    PaymentPromise,
     Priority,
-    Promise,
     Queued,
     RelayKind,
     Submitted,
@@ -64,7 +64,7 @@ def post(
     hour: int = 10**9,
     day: int = 10**9,
     newcomers: tuple[int, int] | None = None,
-    promise: Promise | None = None,
+    promise: PaymentPromise | None = None,
     kind: RelayKind = RelayKind.POST,
 ) -> NewRelay:
     name = next(_names).to_bytes(32, "big")
@@ -83,7 +83,7 @@ async def signed(connection: Connection, nonce: int, *relays: NewRelay) -> int:
     """Insert a transaction that carries the relays. Return its id."""
     ids = [one.id for one in await submit(connection, *relays) if isinstance(one, Queued)]
     assert len(ids) == len(relays)
-    version = Version(nonce.to_bytes(32, "big"), b"raw", 10, 1, fills=False)
+    version = Version(nonce.to_bytes(32, "big"), b"raw", 10, 1, is_self_transfer=False)
     tx = PendingTx(0, nonce, TARGET, 100_000, [version], b"data")
     await transactions_sql.insert_transactions(connection, CHAIN, ACCOUNT, [tx])
     places = [None] if len(ids) == 1 else list(range(len(ids)))
@@ -92,12 +92,12 @@ async def signed(connection: Connection, nonce: int, *relays: NewRelay) -> int:
 
 
 async def mine(
-    connection: Connection, tx_id: int, gas: int, *refused: RefusedCall, fills: bool = False, block: int = 7
+    connection: Connection, tx_id: int, gas: int, *refused: RefusedCall, is_self_transfer: bool = False, block: int = 7
 ) -> dict[str, int]:
-    mined = MinedTx(tx_id, bytes(32), block, BLOCK, succeeded=True, gas_used=gas, fills=fills)
+    mined = MinedTx(tx_id, bytes(32), block, BLOCK, succeeded=True, gas_used=gas, is_self_transfer=is_self_transfer)
     await transactions_sql.record_mined(connection, [mined])
     booked = await budgets_sql.book_gas(connection, [mined])
-    await results_sql.end_carried(connection, [tx_id], refused)
+    await results_sql.end_carried_relays(connection, [tx_id], refused)
     return booked
 
 
@@ -158,7 +158,7 @@ async def test_transaction_is_unbooked_and_rebooked_exactly(
 
 async def test_self_transfer_in_the_place_of_relays_is_nobodys(connection: Connection) -> None:
     tx_id = await signed(connection, 0, post(ALICE))
-    await mine(connection, tx_id, 21_000, fills=True)
+    await mine(connection, tx_id, 21_000, is_self_transfer=True)
     assert await spent(connection) == {(b"", "fill"): 21_000}
 
 
@@ -270,25 +270,25 @@ async def test_room_is_what_submitting_one_by_one_would_fit(connection: Connecti
 
 
 async def test_two_posts_at_once_do_not_stand_on_one_balance(connection: Connection) -> None:
-    outcomes = await submit(connection, *(post(promise=Promise(60, 100, 1)) for _ in range(2)))
+    outcomes = await submit(connection, *(post(promise=PaymentPromise(60, 100, 1)) for _ in range(2)))
     assert [type(outcome) for outcome in outcomes] == [Queued, NotQueued]
     assert outcomes[1] is NotQueued.INSOLVENT
-    (other,) = await submit(connection, post(BOB, promise=Promise(60, 100, 1)))
+    (other,) = await submit(connection, post(BOB, promise=PaymentPromise(60, 100, 1)))
     assert isinstance(other, Queued)
 
 
 async def test_mined_post_counts_until_open_jobs_include_it(connection: Connection) -> None:
-    tx_id = await signed(connection, 0, post(promise=Promise(60)))
+    tx_id = await signed(connection, 0, post(promise=PaymentPromise(60)))
     await mine(connection, tx_id, 1, block=7)
-    assert await submit(connection, post(promise=Promise(60, 100, 6))) == [NotQueued.INSOLVENT]
-    (indexed,) = await submit(connection, post(promise=Promise(60, 100, 7)))
+    assert await submit(connection, post(promise=PaymentPromise(60, 100, 6))) == [NotQueued.INSOLVENT]
+    (indexed,) = await submit(connection, post(promise=PaymentPromise(60, 100, 7)))
     assert isinstance(indexed, Queued)
 
 
 async def test_indexed_post_unknown_to_the_relayer_counts_once(connection: Connection) -> None:
     await add_jobs(connection, 1, models=1)
     job: bytes = await connection.fetchval("select job_id from jobs")
-    relay = attrs.evolve(post(promise=Promise(60)), subject=job)
+    relay = attrs.evolve(post(promise=PaymentPromise(60)), subject=job)
     await submit(connection, relay)
-    (beside,) = await submit(connection, post(promise=Promise(60, 100, 1)))
+    (beside,) = await submit(connection, post(promise=PaymentPromise(60, 100, 1)))
     assert isinstance(beside, Queued)

@@ -43,13 +43,13 @@ async def mined(connection: Connection, kind: RelayKind) -> MinedTx:
     relays = [NewRelay(kind, job, job, TARGET, b"", Priority.OP) for job in JOBS]
     queued = await outbox_sql.submit_all(connection, relays, max_depth=10)
     ids = [each.id for each in queued if isinstance(each, Queued)]
-    version = Version(bytes(32), b"raw", 10, 1, fills=False)
+    version = Version(bytes(32), b"raw", 10, 1, is_self_transfer=False)
     tx = PendingTx(0, 0, TARGET, 100_000, [version])
     await transactions_sql.insert_transactions(connection, 1, b"\xaa" * 20, [tx])
     await queue_sql.mark_signed(connection, [(one, tx.id, place) for place, one in enumerate(ids)])
     found = MinedTx(tx.id, b"\xcc" * 32, 7, bytes(32), succeeded=True)
     await transactions_sql.record_mined(connection, [found])
-    await results_sql.end_carried(connection, [tx.id], [])
+    await results_sql.end_carried_relays(connection, [tx.id], [])
     for number in (0, 2):
         await traces_sql.store_trace(connection, ids[number], kind.value, JOBS[number], context(number + 1))
     return found

@@ -35,12 +35,12 @@ from coordinatord.chain.contracts.job_registry import JobRegistry, PostedOrder
 from coordinatord.chain.contracts.payment_token import PaymentToken
 from coordinatord.chain.relayer.budgets import AdmittedRequest
 from coordinatord.chain.relayer.budgets_sql import Budget, GasLimits, Spending, Standing
-from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Promise, Queued, RelayKind
+from coordinatord.chain.relayer.outbox_sql import NewRelay, PaymentPromise, Priority, Queued, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
-from coordinatord.chain.relayer.solvency import Promises
+from coordinatord.chain.relayer.solvency import SolvencyChecks
 from coordinatord.chain.rpc.client import RpcCall
 from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
-from coordinatord.storage.pins.containers import Holding, container_key
+from coordinatord.storage.pins.containers import ContentHold, container_key
 from tests.support.fakes.submissions import Body, Submitter
 from tests.unit.coordinatord.orders.test_validation import _CID, _hex
 
@@ -74,7 +74,7 @@ class World:
     demands: list[tuple[Any, ...]] = attrs.field(factory=list)
     picked: list[tuple[Any, ...]] = attrs.field(factory=list)
     held: list[tuple[Any, ...]] = attrs.field(factory=list)
-    holdings: list[Holding] = attrs.field(factory=list)
+    holdings: list[ContentHold] = attrs.field(factory=list)
     attached: list[FileRow] = attrs.field(factory=list)
     relays: list[NewRelay] = attrs.field(factory=list)
     offered: Mailbox[PendingJob] = attrs.field(factory=lambda: Mailbox(10))
@@ -156,9 +156,9 @@ class Containers:
     world: World
 
     @asynccontextmanager
-    async def hold_content(self, *content: Any, bounded: bool) -> AsyncIterator[Holding]:
-        self.world.held.append((*content, bounded))
-        self.world.holdings.append(Holding(content[0], STORED_CID))
+    async def hold_content(self, *content: Any, check_budget: bool) -> AsyncIterator[ContentHold]:
+        self.world.held.append((*content, check_budget))
+        self.world.holdings.append(ContentHold(content[0], STORED_CID))
         yield self.world.holdings[-1]
 
 
@@ -199,7 +199,7 @@ def body_of(line: Body, **without: None) -> OrderBody:
 
 async def submit(world: World, submitter: Submitter, body: OrderBody | MarketProbe, *, wait: bool = True) -> Any:
     node: Any = Node(world)
-    registry, promises = JobRegistry(node, submitter.registry), Promises(PaymentToken(node, b"\x14" * 20))
+    registry, promises = JobRegistry(node, submitter.registry), SolvencyChecks(PaymentToken(node, b"\x14" * 20))
     tables: Any = world  # the fixture replaces the statements, which get the world
     given: list[Any] = [Budgets(world), ACCOUNT, Uploads(world), Windows(world)]
     checks = OrderChecks(submitter.domains, registry, promises, *given, time.time)
@@ -272,7 +272,7 @@ async def test_post_is_relayed_and_its_container_stored(world: World, submitter:
         signer=body.owner,
         gas_estimate=77,
         spending=Spending(body.owner, 77, GasLimits(Budget.POSTS, None, None)),
-        promise=Promise(paid.amount, world.balance, -1),
+        promise=PaymentPromise(paid.amount, world.balance, -1),
     )
     [relay] = world.relays
     assert attrs.asdict(relay, recurse=False) == attrs.asdict(wanted, recurse=False)

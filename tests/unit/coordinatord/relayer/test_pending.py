@@ -4,7 +4,7 @@ from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
 
 
 def version(name: bytes) -> Version:
-    return Version(name.ljust(32, b"\0"), name, max_fee=10, max_tip=1, fills=False)
+    return Version(name.ljust(32, b"\0"), name, max_fee=10, max_tip=1, is_self_transfer=False)
 
 
 def tx(nonce: int) -> PendingTx:
@@ -60,21 +60,21 @@ def test_transaction_is_lost_after_a_lasting_missing_receipt() -> None:
 
 def test_turn_starts_with_the_answer_and_the_nonce() -> None:
     one = tx(1)
-    assert not one.turn_has_passed(since=0.0, now=1000.0, mined_within=10.0)
+    assert not one.turn_has_passed(since=0.0, now=1000.0, mined_within_s=10.0)
     one.record_verdict(100.0, 7, accepted=True)
     one.record_verdict(109.0, 8, accepted=True)  # sent again as a reminder
-    assert not one.turn_has_passed(since=0.0, now=109.9, mined_within=10.0)
-    assert one.turn_has_passed(since=0.0, now=110.0, mined_within=10.0)
-    assert not one.turn_has_passed(since=105.0, now=110.0, mined_within=10.0)
+    assert not one.turn_has_passed(since=0.0, now=109.9, mined_within_s=10.0)
+    assert one.turn_has_passed(since=0.0, now=110.0, mined_within_s=10.0)
+    assert not one.turn_has_passed(since=105.0, now=110.0, mined_within_s=10.0)
     one.add_version(version(b"second"))
-    assert not one.turn_has_passed(since=0.0, now=1000.0, mined_within=10.0)
+    assert not one.turn_has_passed(since=0.0, now=1000.0, mined_within_s=10.0)
 
 
 def test_turns_double_and_refused_ones_are_shorter() -> None:
     one = tx(1)
     one.record_verdict(0.0, 7, accepted=False)
-    assert not one.turn_has_passed(since=0.0, now=1.9, mined_within=10.0)
-    assert one.turn_has_passed(since=0.0, now=2.0, mined_within=10.0)
+    assert not one.turn_has_passed(since=0.0, now=1.9, mined_within_s=10.0)
+    assert one.turn_has_passed(since=0.0, now=2.0, mined_within_s=10.0)
     one.turns_passed = 2
-    assert not one.turn_has_passed(since=0.0, now=7.9, mined_within=10.0)
-    assert one.turn_has_passed(since=0.0, now=8.0, mined_within=10.0)
+    assert not one.turn_has_passed(since=0.0, now=7.9, mined_within_s=10.0)
+    assert one.turn_has_passed(since=0.0, now=8.0, mined_within_s=10.0)

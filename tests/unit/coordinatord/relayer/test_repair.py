@@ -29,8 +29,8 @@ NOW: Final = 10_000.0
 AN_HOUR: Final = 3600.0
 
 
-def version_of(name: int, *, fills: bool = False, max_fee: int = 100) -> Version:
-    return Version(name.to_bytes(32, "big"), b"\x02", max_fee=max_fee, max_tip=2, fills=fills)
+def version_of(name: int, *, is_self_transfer: bool = False, max_fee: int = 100) -> Version:
+    return Version(name.to_bytes(32, "big"), b"\x02", max_fee=max_fee, max_tip=2, is_self_transfer=is_self_transfer)
 
 
 def tx(nonce: int, *versions: Version) -> PendingTx:
@@ -118,8 +118,8 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
     async def add_versions(to: Tables, versions: Sequence[tuple[int, Version]]) -> None:
         to.versions += versions
 
-    async def sign_fill(to: Tables, account: RelayerAccount, nonce: int, lost_id: int | None) -> PendingTx:
-        return tx(nonce, version_of(nonce, fills=True))
+    async def sign_self_transfer(to: Tables, account: RelayerAccount, nonce: int, lost_id: int | None) -> PendingTx:
+        return tx(nonce, version_of(nonce, is_self_transfer=True))
 
     async def resolve(to: Tables, rpc: Node, account: RelayerAccount, receipts: Sequence[TxReceipt]) -> None:
         to.resolved += receipts
@@ -136,9 +136,11 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
         assert (chain, address) == (CHAIN, SIGNER.address)
         return [nonce for nonce in to.unexplained if nonce < below]
 
-    async def adopt_forgotten(to: Tables, *_: object, wanted: set[int], foreign: range = range(0)) -> set[int]:
-        to.sought.append(wanted)
-        return to.remembered & wanted
+    async def adopt_forgotten_transactions(
+        to: Tables, *_: object, nonces: set[int], foreign_nonces: range = range(0)
+    ) -> set[int]:
+        to.sought.append(nonces)
+        return to.remembered & nonces
 
     async def blocks_by_number(rpc: Node, numbers: Sequence[int]) -> list[HeadBlock | None]:
         return [rpc.blocks.get(number) for number in numbers]
@@ -152,11 +154,15 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
         monkeypatch.setattr(transactions_sql, name, fake)
     monkeypatch.setattr(transactions_sql, "find_nonce_gaps", gaps_among)
     monkeypatch.setattr(transactions_sql, "find_unexplained_nonces", unexplained)
-    monkeypatch.setattr(repair, "adopt_forgotten", adopt_forgotten)
+    monkeypatch.setattr(repair, "adopt_forgotten_transactions", adopt_forgotten_transactions)
     monkeypatch.setattr(transactions_sql, "add_versions", add_versions)
     for name, told in (("unmine_blocks", unmine), ("mark_lost", mark_lost)):
         monkeypatch.setattr(results_sql, name, told)
-    for name, asked in (("sign_fill", sign_fill), ("resolve_receipts", resolve), ("read_receipts", receipts_of)):
+    for name, asked in (
+        ("sign_self_transfer", sign_self_transfer),
+        ("resolve_receipts", resolve),
+        ("read_receipts", receipts_of),
+    ):
         monkeypatch.setattr(repair, name, asked)
     monkeypatch.setattr(repair, "read_receipts_and_count", receipts_and_count)
     monkeypatch.setattr(blocks, "read_blocks_by_number", blocks_by_number)
@@ -206,7 +212,7 @@ async def test_unknown_used_nonces_are_searched_once(tables: Tables) -> None:
     of = account(8)
     await repaired(tables, node, of)
     assert tables.sought == [{3, 5, 6, 7}]
-    of.searched = {3, 5, 6, 7}
+    of.searched_nonces = {3, 5, 6, 7}
     await repaired(tables, node, of)
     assert tables.sought == [{3, 5, 6, 7}]
 
@@ -258,12 +264,12 @@ async def test_missing_time_restarts_after_a_receipt(tables: Tables) -> None:
     tables.next, node = 8, Node([receipt(55)], count=6)
     of = account(6, tx(5, version_of(55), version_of(5)), tx(6), tx(7))
     for each in of.pending:
-        each.missed_at = NOW - 100
+        each.receipt_missing_since = NOW - 100
     assert not await repaired(tables, node, of)
-    assert [each.missed_at for each in of.pending] == [None, None, None]
+    assert [each.receipt_missing_since for each in of.pending] == [None, None, None]
     node.receipts = []
     assert not await repaired(tables, node, of)
-    assert [each.missed_at for each in of.pending] == [NOW, None, None]
+    assert [each.receipt_missing_since for each in of.pending] == [NOW, None, None]
 
 
 async def test_at_most_thirty_two_used_nonces_are_examined_at_once(tables: Tables) -> None:
@@ -292,7 +298,7 @@ async def test_nonce_is_given_up_only_if_all_nodes_agree(other: Node, lost: list
 async def test_gap_is_closed_while_nodes_differ_on_what_is_lost(tables: Tables) -> None:
     tables.next, tables.gaps, node = 7, {6: None}, Node(count=6, others=[Node()])
     of = account(6, tx(5))
-    next(iter(of.pending)).missed_at = NOW - MAX_RECEIPT_LAG_S
+    next(iter(of.pending)).receipt_missing_since = NOW - MAX_RECEIPT_LAG_S
     assert await repaired(tables, node, of)
     assert (nonces(of.pending), nonces(of.lost)) == ([5, 6], [])
 
@@ -324,7 +330,7 @@ async def test_gaps_are_filled_by_self_transfers(tables: Tables) -> None:
     tables.next, tables.gaps = 8, {5: 105, 6: None}
     of = account(5, tx(7), lost=[tx(5), tx(4)])
     assert await repaired(tables, Node(), of)
-    assert [(each.nonce, each.latest.fills) for each in of.pending] == [(5, True), (6, True), (7, False)]
+    assert [(each.nonce, each.latest.is_self_transfer) for each in of.pending] == [(5, True), (6, True), (7, False)]
     assert nonces(of.lost) == [4]
 
 
@@ -374,7 +380,7 @@ async def test_unsendable_bytes_become_a_self_transfer(tables: Tables) -> None:
     of = account(5, tx(5))
     next(iter(of.pending)).unsendable = True
     assert await raised(tables, of)
-    assert [version.fills for _, version in tables.versions] == [True]
+    assert [version.is_self_transfer for _, version in tables.versions] == [True]
 
 
 async def test_ceiling_keeps_refused_bytes_as_they_are(tables: Tables) -> None:
@@ -408,11 +414,13 @@ async def test_turn_starts_when_the_nonce_is_next(tables: Tables) -> None:
 
 
 @pytest.mark.parametrize(
-    ("accepted", "blocks", "fills"),
+    ("accepted", "blocks", "is_self_transfer"),
     [(True, 1, True), (False, 0, True), (True, 0, False)],
     ids=["accepted", "refused", "chain makes no blocks"],
 )
-async def test_third_turn_ends_with_a_self_transfer(accepted: bool, blocks: int, fills: bool, tables: Tables) -> None:
+async def test_third_turn_ends_with_a_self_transfer(
+    accepted: bool, blocks: int, is_self_transfer: bool, tables: Tables
+) -> None:
     of = account(5, tx(5))
     (one,) = of.pending
     for turn in range(MAX_PASSED_TURNS):
@@ -420,11 +428,11 @@ async def test_third_turn_ends_with_a_self_transfer(accepted: bool, blocks: int,
         of.head += blocks
         tables.now += 60 * 2**turn
         assert await raised(tables, of)
-    assert [version.fills for _, version in tables.versions] == [False, False, fills]
+    assert [version.is_self_transfer for _, version in tables.versions] == [False, False, is_self_transfer]
     one.record_verdict(tables.now, of.head, accepted=True)
     of.head, tables.now = of.head + 1, tables.now + 3600
     assert await raised(tables, of)  # reprices a self-transfer
-    assert one.latest.fills
+    assert one.latest.is_self_transfer
 
 
 async def test_turns_pass_only_while_the_ceiling_allows_an_offer(tables: Tables) -> None:
