@@ -10,7 +10,7 @@ class BlockPosition(enum.Enum):
 
     SAME = "the same block as the remembered head"
     NEXT = "the child of the head"
-    AHEAD = "above the head, and blocks between them were not seen"
+    AHEAD = "above the head, with blocks between that were not seen"
     BEHIND = "an ancestor of the head, or below all remembered blocks: this node lags"
     FORK = "on another branch than the remembered blocks"
 

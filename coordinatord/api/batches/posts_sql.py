@@ -34,7 +34,7 @@ class Post:
 @attrs.frozen(slots=True)
 class Allowance:
     """Limits on the posts of one owner. `spending` has the estimated gas of one post, and the owner's gas limits.
-    `headroom` and `position` mean the same as in `Promise`."""
+    `headroom` and `position` mean the same as in `PaymentPromise`."""
 
     spending: Spending
     headroom: int | None

@@ -40,6 +40,8 @@ class Disagreement(Retryable):
 
 @attrs.define(eq=False)
 class _Witness:
+    """Node that the index reads, with its recent failures and contradicted answers."""
+
     node: Node
     source: NodeSource
     failures: int = 0

@@ -47,7 +47,7 @@ class NewJob(msgspec.Struct, gc=False):
 
 
 class JobPatch(msgspec.Struct, gc=False):
-    """Change of a job that was posted earlier. `was` is the state that the job must be in. None leaves a column
+    """Change of a job that was posted earlier. The job must be in `required_state`. None leaves a column
     unchanged."""
 
     job_id: bytes

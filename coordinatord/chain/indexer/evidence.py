@@ -67,14 +67,14 @@ def decode_logs(
                 number_text, before = log.block_number, number
                 number, last_index = int(number_text, 16), -1
                 if number <= before or not 0 <= number - first < len(headers):
-                    raise inconsistency_error(f"a log of block {number} is out of place")
+                    raise inconsistency_error(f"a log of block {number} is out of order or out of range")
                 block_hash = headers[number - first].hash
                 without_logs[number - first] = False
             index = int(log.log_index, 16)
             if log.block_hash != block_hash or log.removed:
                 raise inconsistency_error(f"log {index} of block {number} belongs to another block with that number")
             if index <= last_index:
-                raise inconsistency_error(f"log {index} of block {number} is out of place")
+                raise inconsistency_error(f"log {index} of block {number} is out of order")
             last_index = index
             positions.append((number, index))
         events = [
@@ -97,8 +97,8 @@ def bloom_mask(address: str) -> int:
 
 
 def find_bloom_matches(without_logs: Sequence[BlockHeader], masks: Sequence[int]) -> list[BlockHeader]:
-    """Return the headers with a bloom filter that matches one of the addresses. Some are false positives on a busy
-    chain."""
+    """Return the headers with a bloom filter that matches one of the addresses. On a busy chain, some of the matches
+    are false positives."""
     matches = []
     for header in without_logs:
         bloom = int(header.logs_bloom, 16)

@@ -28,7 +28,7 @@ from coordinatord.chain.rpc.chain_data import BlockHeader, ChainLog
 from coordinatord.chain.rpc.client import CALLS_PER_REQUEST, Rpc, RpcCall, decode_quantity, decode_result, to_retryable
 from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 
-# The width of a range aims at this many events.
+# Number of events that one range should contain.
 TARGET_EVENTS_PER_RANGE: Final = 4000
 INITIAL_WIDTH_BLOCKS: Final = 16
 _SUCCESSES_BEFORE_GROWTH: Final = 64
@@ -44,10 +44,10 @@ MAX_RANGES_IN_FLIGHT: Final = 2
 
 
 def suggested_width(message: str, requested: int) -> int | None:
-    """Return a width below `asked` that the node's error message suggests, or None.
+    """Return a width below `requested` that the node's error message suggests, or None.
 
     The message may name a range that would work. Otherwise the limit is the largest number in the message that is below
-    `asked`, because wordings vary too much for patterns. Mistaking a limit on results for a limit on blocks is
+    `requested`, because wordings vary too much for patterns. Mistaking a limit on results for a limit on blocks is
     harmless, because the caller must try a smaller width anyway.
     """
     if found := _HEX_RANGE_PATTERN.search(message):
@@ -68,7 +68,7 @@ def suggested_width(message: str, requested: int) -> int | None:
 class RangeWidth:
     """Number of blocks per log request, adapted to the node's limit and to the density of events.
 
-    A node that rejects a range usually names its limit. Otherwise the range is halved. The limit is kept, and raised
+    A node that rejects a range usually names its limit. Otherwise the range is halved. The limit is raised
     only after many successes, because limits differ between RPC services and some count results instead of blocks.
     Below the limit, the width aims at a few thousand events per range, which keeps fetching, decoding and writing busy
     at the same time. `cap` is the operator's maximum.

@@ -28,7 +28,7 @@ from coordinatord.chain.indexer.changes import (
 
 
 class EventMerger:
-    """Merges events, added in chain order, into `changes`. `time_of` returns the time of a block."""
+    """Merges events, added in chain order, into `changes`. `block_time_of` returns the time of a block."""
 
     def __init__(self, block_time_of: Callable[[int], int]) -> None:
         self.changes = Changes()

@@ -53,7 +53,8 @@ class RelayerAccount:
     chain_id: int
     signer: AccountSigner
     pending: PendingTxs
-    # Transactions with nonces that foreign transactions used recently. They may be mined after a reorg.
+    # Transactions whose nonces were recently used by foreign transactions, which this deployment did not sign. A reorg
+    # may still get them mined.
     lost: PendingTxs
     # Nonces below this number are used, as of the block last read.
     nonce_floor: int = 0
@@ -152,8 +153,8 @@ class RelayerAccount:
         self.head = block.number
 
     def require_plausible_nonce_floor(self, stored_next_nonce: int | None) -> None:
-        """Raise Retryable if the node's count of used nonces is too high to be true. `stored_next` is the next nonce to
-        assign, or None for a new account."""
+        """Raise Retryable if the node's count of used nonces is implausibly high. `stored_next_nonce` is the next nonce
+        to assign, or None for a new account."""
         if self.nonce_floor > (_MAX_NONCE if stored_next_nonce is None else stored_next_nonce + _MAX_FOREIGN_NONCES):
             message = f"the node counts {self.nonce_floor} used nonces, but only {stored_next_nonce or 0} were assigned"
             raise Retryable("chain_unreachable", message)

@@ -63,8 +63,8 @@ async def adopt_forgotten_transactions(
     nonces: set[int],
     foreign_nonces: range = range(0),
 ) -> set[int]:
-    """Search the blocks for transactions with the nonces `wanted` that the database does not know, and store those
-    found. Return their nonces. `foreign` are used nonces without a row.
+    """Search the blocks for transactions with these nonces that the database does not know, and store the found
+    transactions. Return their nonces. `foreign_nonces` are used nonces without a row.
 
     If a pending transaction has the nonce and the same content, the bytes become another version of it.
     """

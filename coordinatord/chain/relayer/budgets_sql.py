@@ -58,6 +58,8 @@ class GasLimits:
 
 @attrs.frozen(slots=True)
 class Spender:
+    """Signer, with the budget that its op counts towards."""
+
     signer: bytes
     budget: Budget
 

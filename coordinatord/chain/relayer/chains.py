@@ -39,8 +39,7 @@ _SIMULATION_UNAVAILABLE_ERRORS: Final = (RpcErrorKind.REFUSED, RpcErrorKind.UNSU
 
 @attrs.frozen(slots=True)
 class _ChainedOp:
-    """Op of a chain. `gas` is its gas limit. `tried` is True for an op that reverts alone and is tried after the ops
-    before it."""
+    """Op of a chain. `gas` is its gas limit. An op that `reverts_alone` is simulated after the ops before it."""
 
     relay: StoredRelay
     gas: int
@@ -95,8 +94,8 @@ class ChainedOpSimulator:
     def _find_chain(
         self, job: Iterable[StoredRelay], passing_ids: AbstractSet[int], reverts_alone: AbstractSet[int]
     ) -> list[_ChainedOp]:
-        """Return the undecided ops of a job that this account sends in this order, up to the last tried op. Return an
-        empty list if no op comes before the first tried op."""
+        """Return the undecided ops of a job that this account sends in this order, up to the last op that reverts
+        alone. Return an empty list if the first op reverts alone."""
         chain: list[_ChainedOp] = []
         for op in job:
             limit = self._account.gas.limit(op.kind, len(op.calldata))
@@ -111,8 +110,8 @@ class ChainedOpSimulator:
         return [] if not chain or chain[0].reverts_alone else chain
 
     def _select_passing(self, chain: Sequence[_ChainedOp], passed: Sequence[bool]) -> list[SimulatedRelay]:
-        """Return the tried ops that pass. An op that does not pass is not sent, so it does not affect the ops after
-        it."""
+        """Return the ops that revert alone but pass in this chain. An op that does not pass is not sent, so it does not
+        affect the ops after it."""
         found: list[SimulatedRelay] = []
         after = chain[0].relay
         for link, passes in zip(chain, passed, strict=True):

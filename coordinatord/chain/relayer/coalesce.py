@@ -28,7 +28,7 @@ _CALL_FLOOR_GAS: Final = 40 * _CALL_OVERHEAD_BYTES
 
 
 class Rank(enum.IntEnum):
-    """Order in which ops continue when funds run out or fees rise."""
+    """Urgency of an op. When funds run out or fees rise, the most urgent ops continue longest."""
 
     # Settle, fail and reclaim, which release a client's money.
     EXIT = 0
@@ -52,8 +52,8 @@ def rank_of(kind: RelayKind) -> Rank:
 @attrs.frozen(slots=True)
 class SimulatedRelay:
     """Relay that the chain would accept now. `gas` is enough for the relay alone. `share` is the gas that the relay
-    adds to a transaction of several. `after` is the id of the undecided relay that this relay builds on, which was
-    signed earlier or belongs to the same round."""
+    adds to a transaction of several. `builds_on` is the id of the undecided relay that this relay builds on, which
+    was signed earlier or belongs to the same round."""
 
     relay: StoredRelay
     gas: int
@@ -64,7 +64,7 @@ class SimulatedRelay:
 @attrs.frozen(slots=True)
 class PlannedTx:
     """Transaction to be signed. `relays` are sent in this order, and a single relay is the whole transaction.
-    `expected` is the gas that several relays should use, without margin, or 0 if unknown."""
+    `expected_gas` is the gas that several relays should use, without margin, or 0 if unknown."""
 
     target: bytes
     calldata: bytes = attrs.field(repr=False)

@@ -1,5 +1,4 @@
-"""Keep the transactions that began and ended jobs for a while. Delete old ones, which no caller waits for and no reorg
-reaches."""
+"""Keep the transactions that began and ended jobs until no caller waits for them and no reorg can reach them."""
 
 from typing import Final
 

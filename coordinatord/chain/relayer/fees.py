@@ -35,8 +35,8 @@ class FeeMarket:
 class FeeCeiling:
     """Highest fee that is ever offered. None means no limit.
 
-    A first offer uses at most half of the highest tip: a replacement must raise both fields, which is impossible with
-    the tip at its ceiling.
+    A first offer uses at most half of the highest tip. A replacement must raise both fields, which would be impossible
+    with the tip at its ceiling.
     """
 
     cap: int | None = None
@@ -119,7 +119,7 @@ def initial_fee(market: FeeMarket, ceiling: FeeCeiling = NO_CEILING) -> Fee:
 
 def replacement_fee(current: Fee, market: FeeMarket, *, refused: bool, ceiling: FeeCeiling = NO_CEILING) -> Fee | None:
     """Return the fee of a new version, or None while the current fee is enough or the ceiling allows no higher fee.
-    `refused` is True if a node called the fee too low. `refused` is ignored for a fee far above the market."""
+    `refused` is True if a node called the fee too low. A refusal of a fee far above the market is ignored."""
     wanted = initial_fee(market, ceiling)
     if _covers_market(current, market) and (not refused or current.cap >= _MAX_FEE_TO_MARKET_RATIO * wanted.cap):
         return None

@@ -14,7 +14,8 @@ _MAX_RETRY_PAUSE_S: Final = 5.0
 REBROADCAST_INTERVAL_S: Final = 10.0
 # Longest delay in seconds between a block's state and its receipts.
 MAX_RECEIPT_LAG_S: Final = 1.0
-# The turn of a transaction that no node accepted is shorter by this factor.
+# A transaction's turn is the time that it has to be mined before its fee is raised. The turn of a transaction that no
+# node accepted is shorter by this factor.
 REFUSED_TURN_DIVISOR: Final = 5
 # Codes for `PendingTx.refusal`.
 RATE_LIMITED: Final = "rate_limited"
@@ -23,7 +24,7 @@ ENDPOINT_REFUSED: Final = "endpoint_refused"
 
 @attrs.frozen(slots=True)
 class Version:
-    """Signed bytes for a nonce. `fills` marks a self-transfer that carries no relay."""
+    """Signed bytes for a nonce. A self-transfer carries no relay and only uses up the nonce."""
 
     hash: bytes
     raw: bytes = attrs.field(repr=False)

@@ -1,4 +1,4 @@
-"""One round from the queue to signed transactions: take, simulate, plan, sign and store. Sending is separate.
+"""Turn queued relays into signed transactions, in rounds: take, simulate, plan, sign and store. Sending is separate.
 
 Relays of a round stay locked in the database, so that no other account takes them. A crash leaves them queued.
 """
@@ -54,7 +54,7 @@ class RelayIntake:
         self._chained = ChainedOpSimulator(rpc, account)
 
     async def run_round(self) -> bool:
-        """Take relays from the queue, sign and store them. Return True when any was signed or ended.
+        """Take relays from the queue, sign and store them. Return True when any relay was signed or ended.
 
         Sign nothing while signed bytes are unsent, so that the queue's depth and timeout also cover a slow node. Raise
         Retryable when the node or the signer does not answer. The relays then stay queued.
@@ -199,7 +199,8 @@ class RelayIntake:
 
 
 def _remove_dropped(dropped: Collection[int], simulated: Sequence[SimulatedRelay]) -> list[SimulatedRelay]:
-    """Leave out dropped relays and the relays that build on them. Relays must follow the relays that they build on."""
+    """Leave out dropped relays and the relays that build on them. In `simulated`, each relay must come after the relay
+    that it builds on."""
     dropped_ids = set(dropped)
     kept: list[SimulatedRelay] = []
     for candidate in simulated:

@@ -1,4 +1,4 @@
-"""Planned gas of ops: one table by kind, corrected by receipts."""
+"""Plan the gas of ops from a table by kind, and correct the table by receipts."""
 
 from typing import Final
 

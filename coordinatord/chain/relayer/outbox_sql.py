@@ -75,7 +75,7 @@ class NewRelay:
     # None if no budget may refuse the op.
     spending: Spending | None = None
     promise: PaymentPromise | None = None
-    # Data outside of `dedupe`: a request with different content does not join.
+    # Data that `dedupe` does not cover. A request with other content does not join.
     content: bytes | None = None
     # Seconds without a queue timeout, for a request that builds on a relay under way.
     held_for_s: float = 0.0

@@ -26,8 +26,8 @@ async def take_relays(
     batches. The rows stay locked until the transaction ends. Skip relays that another account has locked and relays
     that wait for an older one.
 
-    Also take the relays that the taken ones build on, beyond the limits: a claim sorts before all posts, and would
-    never meet its own post otherwise.
+    Also take, beyond the limits, the relays that these relays build on. Claims come before posts in the queue, so a
+    claim and its post would otherwise never be taken together.
     """
     rows = await _select_relays(connection, "priority < 3 and kind = any($2::text[])", limit, kinds)
     if len(rows) < limit:
@@ -56,7 +56,7 @@ async def count_active_accounts(connection: Connection, chain_id: int) -> int:
 async def _find_older_relays(
     connection: Connection, dependents: Sequence[int], kinds: Collection[RelayKind]
 ) -> list[int]:
-    """Return queued relays that the relays of `building` build on. This query is separate, because as part of
+    """Return queued relays that the relays of `dependents` build on. This query is separate, because as part of
     `_select_relays` it would run for every row of a long queue."""
     rows = await connection.fetch(
         "with behind as materialized (select id, subject from relays where id = any($1::bigint[]))"
@@ -105,8 +105,8 @@ async def end_queued_relays(connection: Connection, endings: Iterable[RelayEndin
 
 
 async def drop_overdue_relays(connection: Connection, timeout_ms: int) -> dict[int, RelayKind]:
-    """Drop relays that exceeded the queue timeout. Return their kinds by id. Exits stay, and so do requeued relays,
-    because callers may know them as mined. Skip relays that a signing transaction has locked."""
+    """Drop relays that exceeded the queue timeout. Return their kinds by id. Keep exits, and
+    requeued relays, which callers may know as mined. Skip relays that a signing transaction has locked."""
     rows = await connection.fetch(
         "with overdue as (select id from relays where state = 'queued' and requeued = 0 and priority > 0"
         " and queued_at < clock_timestamp() - $1 * interval '1 millisecond'"
@@ -120,7 +120,7 @@ async def drop_overdue_relays(connection: Connection, timeout_ms: int) -> dict[i
 
 
 async def mark_signed(connection: Connection, bindings: Sequence[tuple[int, int, int | None]]) -> None:
-    """Bind taken relays to the transactions that carry them. Each item of `bound` is (relay id, transaction id, call
+    """Bind taken relays to the transactions that carry them. Each item of `bindings` is (relay id, transaction id, call
     index)."""
     await connection.execute(
         "update relays set state = 'signed', tx_id = s.tx_id, call_index = s.call_index"

@@ -70,8 +70,8 @@ class RelayBusy:
 
 @attrs.frozen(slots=True)
 class NoReceipt:
-    """A node may have the transaction, but the transaction was not mined in time. It stays watched and may still take
-    effect."""
+    """A node may have the transaction, but the transaction was not mined in time. The transaction is still watched
+    and may take effect later."""
 
     tx_hash: bytes
 
@@ -81,10 +81,10 @@ Outcome: TypeAlias = RelayMined | RefusedByChain | RelayBusy | NoReceipt
 _DROPPED_MESSAGES: Final = {
     "relay_queue_timeout": "the relay queue did not move in time; try again",
     outbox_sql.FEES_ABOVE_CEILING: "the chain's fees are above what the coordinator offers; try again later",
-    "relayer_funds": "the relayer is out of native funds",
-    "nonce_conflict": "the relayer lost a nonce race; try again",
+    "relayer_funds": "the relayer's account has too little native currency for gas; try again later",
+    "nonce_conflict": "another transaction used the relayer's nonce; try again",
     "rate_limited": "the RPC endpoint rate-limits requests; try again",
-    "endpoint_refused": "the RPC endpoint refuses our requests",
+    "endpoint_refused": "the RPC endpoint refuses the coordinator's requests",
 }
 
 
@@ -190,7 +190,7 @@ class Relaying:
                     connection, queued.id, queued.relay.kind.value, queued.relay.subject, context
                 )
         except Retryable as error:
-            log.debug("trace not kept", id=queued.id, reason=str(error))
+            log.debug("trace not stored", id=queued.id, reason=str(error))
 
     async def wait(self, queued: Queued) -> Outcome:
         """Wait for the relay's end, and until the index shows it. Raise Retryable `relay_unavailable` when nothing was
@@ -234,7 +234,7 @@ class Relaying:
                 try:
                     status = await self._statuses.get(queued.id)
                 except Retryable as error:
-                    log.debug("relay not read", id=queued.id, reason=str(error))
+                    log.debug("relay status not read", id=queued.id, reason=str(error))
                 else:
                     if status is None or status.dedupe != queued.relay.dedupe:
                         log.warning("relay lost by the database", kind=queued.relay.kind.value, id=queued.id)

@@ -49,7 +49,7 @@ async def revive_unmined(
 
 
 def find_suspect_nonces(account: RelayerAccount, next_nonce: int) -> list[int]:
-    """Return the nonces below `following` (the next to assign) that are not pending although the chain waits for them.
+    """Return the nonces below `next_nonce` (the next to assign) that are not pending although the chain waits for them.
     A missing nonce blocks all higher ones. Transactions in nodes' pools that the database forgot in a failover are left
     to be mined, and never replaced."""
     floor = account.nonce_floor

@@ -1,4 +1,4 @@
-"""Results of signed relays: mined, refused, back in the queue, or alive again after a reorg."""
+"""Record what became of signed relays: mined, refused, queued again, or pending again after a reorg."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,8 @@ from coordinatord.storage.database.connections import Connection
 
 @attrs.frozen(slots=True)
 class RefusedCall:
-    """One relay of a mined transaction that the chain refused. `call_index` is None for a whole transaction."""
+    """Relay that the chain refused although its transaction was mined. `call_index` is None if the relay was the whole
+    transaction. `name` is the contract's error, and `raw` its data."""
 
     tx_id: int
     call_index: int | None
@@ -73,7 +74,7 @@ async def end_carried_relays(
 
 
 async def find_relays_behind_older(connection: Connection, relay_ids: Sequence[int]) -> set[int]:
-    """Return the relays that have an older relay of their subject under way."""
+    """Return the relays for whose subject an older relay is queued or signed."""
     rows = await connection.fetch(
         "select r.id from relays r where r.id = any($1::bigint[]) and exists (select from relays o"
         " where o.subject = r.subject and o.id < r.id and o.state in ('queued', 'signed'))",
@@ -140,8 +141,8 @@ async def mark_lost(connection: Connection, tx_ids: Sequence[int]) -> None:
 
 async def unmine_blocks(connection: Connection, chain_id: int, account: bytes, block_hashes: Sequence[bytes]) -> int:
     """Make the transactions of these blocks pending again, because a reorg removed the blocks. Return their number.
-    Their relays live again, except where the same request is under way: such a relay keeps its ending until its
-    transaction is mined again."""
+    Their relays become signed again. A relay keeps its ending if an equal request is under way, until its transaction
+    is mined again."""
     await lock_outbox(connection)
     rows = await connection.fetch(
         "update relay_txs set mined_hash = null, block_number = null, block_hash = null, succeeded = null"

@@ -53,7 +53,7 @@ def raise_if_role_lacking(refusal: str | None) -> None:
 
 @attrs.define(slots=True)
 class RelayerRole:
-    """Role of an account. `missing` names the registries that do not accept the account as a relayer. `missing` is None
+    """Role of an account. `missing_in` names the registries that do not accept the account as a relayer, or is None
     before the first answer."""
 
     account: bytes

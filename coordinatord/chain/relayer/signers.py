@@ -79,7 +79,7 @@ class ExternalSigner:
     async def sign(self, transaction: Transaction) -> SignedTransaction:
         if self._clock() < self._backoff_until:
             raise SignerUnavailable(
-                "relay_unavailable", "the relayer's signer failed a moment ago and is not asked again yet"
+                "relay_unavailable", "the relayer's signer failed recently and is paused: try again later"
             )
         try:
             with anyio.fail_after(self._timeout_s):
@@ -141,7 +141,7 @@ def _read_answer(status: int, text: bytes, setting: str) -> bytes:
     try:
         answer = msgspec.json.decode(text, type=_Answer)
     except DECODE_ERRORS:
-        raise SigningFailed(f"{setting} answers with HTTP {status} and no JSON-RPC") from None
+        raise SigningFailed(f"{setting} answered HTTP {status} without a JSON-RPC body") from None
     if answer.error is not None:
         reason = str(answer.error.get("message", ""))[:_MAX_REASON_CHARS]
         raise SigningFailed(f"{setting} refuses to sign: {reason}")

@@ -89,8 +89,8 @@ class _SimulatedBlock(msgspec.Struct):
 async def simulate_sequences(
     rpc: Rpc, account: bytes, sequences: Sequence[Sequence[tuple[ContractCall, int]]]
 ) -> list[list[bool] | RpcError]:
-    """Run the (call, gas limit) pairs of each run one after another, on the latest state. Return, for each run, which
-    calls passed, or the error of the run. Raise Retryable when the node does not answer at all."""
+    """Run the (call, gas limit) pairs of each sequence one after another, on the latest state. Return, for each
+    sequence, which calls passed, or its error. Raise Retryable when the node does not answer at all."""
     requests = [
         RpcCall(
             "eth_simulateV1",

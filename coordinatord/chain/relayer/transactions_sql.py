@@ -14,7 +14,7 @@ from coordinatord.storage.database.connections import Connection
 
 @attrs.frozen(slots=True)
 class MinedTx:
-    """Transaction found in a block. `mined_hash` names the mined version. `fills` is True for a self-transfer."""
+    """Transaction found in a block. `mined_hash` names the mined version, which may be a self-transfer."""
 
     tx_id: int
     mined_hash: bytes
@@ -73,7 +73,7 @@ async def insert_foreign_nonces(connection: Connection, chain_id: int, account: 
 
 
 async def find_unexplained_nonces(connection: Connection, chain_id: int, account: bytes, below: int) -> list[int]:
-    """Return nonces under `below` that unknown bytes have recently used."""
+    """Return nonces under `below` that unknown transactions used in the last hour."""
     rows = await connection.fetch(
         "select nonce from relay_txs where chain_id = $1 and account = $2 and nonce < $3 and lost"
         " and purpose = 'foreign' and created_at > now() - interval '1 hour' order by nonce",
@@ -188,7 +188,7 @@ async def mark_sent(connection: Connection, txs: Sequence[tuple[int, str | None,
 
 @attrs.frozen(slots=True)
 class AccountUsage:
-    """Account with its number of `pending` transactions, and the seconds since its last signature (`quiet`)."""
+    """Account with its number of `pending` transactions, and the seconds since its last signature (`idle_s`)."""
 
     account: bytes
     pending: int

@@ -202,7 +202,7 @@ class _Worker:
             async with self._rpc.decision(may_change_node=may_change_node):
                 await do()
         except SignerUnavailable:
-            # The signer logged it.
+            # The signer has logged the failure.
             return False
         except (Retryable, RpcError) as error:
             log.warning("decision failed", what=what, reason=str(error))

@@ -58,7 +58,7 @@ async def open_transport(url: str, *, connections: int, timeout_s: float) -> Asy
                     with anyio.fail_after(_READ_TIMEOUT_FACTOR * timeout_s):
                         answer = await response.read(_MAX_ANSWER_BYTES)
                 except TimeoutError as error:
-                    raise NoResponse("the answer arrives too slowly") from error
+                    raise NoResponse(f"the answer took longer than {_READ_TIMEOUT_FACTOR * timeout_s:g} s") from error
                 if answer.count(b",") > _ALWAYS_ALLOWED_COMMAS + len(answer) // _MIN_BYTES_PER_COMMA:
                     raise UnfitResponse("the answer has more values than any method returns")
                 return response.status, answer
@@ -225,16 +225,20 @@ def to_retryable(error: RpcError, request_name: str) -> Retryable:
         case RpcErrorKind.REFUSED:
             return Retryable("relay_unavailable", f"the RPC endpoint refuses {request_name}", "endpoint_refused")
         case RpcErrorKind.NO_FUNDS:
-            return Retryable("relay_unavailable", "the relayer is out of native funds", "relayer_funds")
+            return Retryable(
+                "relay_unavailable", "the relayer's account has too little native currency for gas", "relayer_funds"
+            )
         case (
             RpcErrorKind.NONCE_TOO_LOW
             | RpcErrorKind.NONCE_TOO_HIGH
             | RpcErrorKind.ALREADY_KNOWN
             | RpcErrorKind.UNDERPRICED
         ):
-            return Retryable("relay_unavailable", "the relayer lost a nonce race", "nonce_conflict")
+            return Retryable("relay_unavailable", "another transaction used the relayer's nonce", "nonce_conflict")
         case _:
-            return Retryable("relay_unavailable", f"the RPC endpoint failed at {request_name}", "rpc_internal")
+            return Retryable(
+                "relay_unavailable", f"the RPC endpoint answered {request_name} with an error", "rpc_internal"
+            )
 
 
 def decode_quantity(value: Json) -> int:
@@ -270,7 +274,7 @@ def _batch_error(raw: bytes, request_name: str) -> Exception:
     return (
         classify_error(answer.error)
         if answer.error is not None
-        else _unusable_answer_error(request_name, "it sent one answer for the whole batch")
+        else _unusable_answer_error(request_name, "the batch got a single answer")
     )
 
 

@@ -18,6 +18,8 @@ _MAX_REVERT_BYTES: Final = 4_096
 
 
 class RpcErrorKind(enum.Enum):
+    """Meaning of a node's error, independent of the node's software."""
+
     REVERTED = "reverted"
     ALREADY_KNOWN = "already known"
     NONCE_TOO_LOW = "nonce too low"
@@ -146,7 +148,7 @@ def classify_error(error: Mapping[str, object]) -> RpcError:
 
 
 def _revert_data(data: object) -> bytes:
-    # Some nodes nest the data.
+    # Some nodes put the data into a nested object.
     if isinstance(data, Mapping):
         data = data.get("data", data.get("result"))
     if isinstance(data, str):

@@ -23,7 +23,7 @@ MAX_FAILURES: Final = 3
 # A request that fails after this time makes the node unreachable at once.
 _SLOW_FAILURE_S: Final = 5.0
 _MAX_SKIP_DURATION_S: Final = 60.0
-# A node that two others contradicted is not used for this long.
+# Time for which a node is not used after two other nodes contradicted it.
 _SUSPENSION_DURATION_S: Final = 600.0
 _HEAD_TIMEOUT_S: Final = 5.0
 # Longer answers are not searched for errors, because a rejection is short.
@@ -32,8 +32,8 @@ _REJECTED_STATUSES: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.UNAUTHORIZ
 
 
 class Node:
-    """Endpoint with its health, which depends only on requests through the transports `own` (for the daemon) and
-    `callers` (for API clients)."""
+    """Endpoint of a node, with its health. Only requests through `daemon_transport` and `client_transport` affect the
+    health. The latter is for requests of API clients."""
 
     def __init__(
         self,

@@ -170,8 +170,8 @@ async def open_nodes(
     lag_blocks: int = 5,
     timeout_s: float = 10.0,
 ) -> AsyncIterator[Nodes]:
-    """Open all nodes. `for_callers` connections per node are kept apart, so that API clients do not delay the
-    daemon's work."""
+    """Open all nodes. Requests of API clients use separate connections, `client_connections` per node, so that they do
+    not delay the daemon's work."""
     async with AsyncExitStack() as stack:
         nodes = []
         for name, url in zip(node_names(urls), urls, strict=True):

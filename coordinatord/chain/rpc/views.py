@@ -61,7 +61,7 @@ async def read_many(rpc: Rpc, calls: Sequence[View | RpcCall], code: str) -> lis
     """
     try:
         answers = await rpc.batch([call.as_call() if isinstance(call, View) else call for call in calls])
-    # Nodes often report a limit once for the whole batch.
+    # Many nodes report an exceeded limit once for the whole batch.
     except RpcError as error:
         raise view_error(error, code) from error
     results: list[bytes | Reverted] = []
@@ -83,7 +83,7 @@ def decode_view(data: bytes, decode: Callable[[bytes], T], code: str) -> T:
         return decode(data)
     except Refused as broken:
         raise Retryable(
-            "relay_unavailable", f"the contract cannot have returned this answer: {broken}", code
+            "relay_unavailable", f"the node's answer is not one that the contract returns: {broken}", code
         ) from broken
 
 
@@ -110,4 +110,4 @@ def decode_hex(text: str, code: str) -> bytes:
         # Quantities omit leading zeros, so their number of digits may be odd.
         return bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits)
     except ValueError as broken:
-        raise Retryable("relay_unavailable", "the chain's answer is not hex", code) from broken
+        raise Retryable("relay_unavailable", "the node's answer is not hex", code) from broken

@@ -42,7 +42,7 @@ def create_keystore(path: Path, password: str) -> str:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise Fatal(f"--out {path}: {error.strerror}") from None
+        raise Fatal(f"--out {path} cannot be written: {error.strerror}") from None
     return LocalKey.from_key(key).address
 
 
@@ -52,7 +52,7 @@ def load_key_file(path: Path) -> LocalKey:
     try:
         return LocalKey.from_key(bytes.fromhex(text.removeprefix("0x")))
     except ValueError:
-        raise Fatal(f"--key-file {path} must hold one private key of 32 bytes in hex") from None
+        raise Fatal(f"--key-file {path} must contain one private key of 32 bytes in hex") from None
 
 
 def read_keystore_password(file: Path | None, environ: Mapping[str, str]) -> str:
@@ -84,6 +84,6 @@ def read_private_file(path: Path, option: str) -> str:
                 )
             return file.read().decode("utf-8")
     except OSError as missing:
-        raise Fatal(f"{option} {path}: {missing.strerror}") from None
+        raise Fatal(f"{option} {path} cannot be read: {missing.strerror}") from None
     except UnicodeDecodeError:
         raise Fatal(f"{option} {path} must be UTF-8 text") from None

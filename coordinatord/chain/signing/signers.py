@@ -1,5 +1,4 @@
-"""Sign transactions with a key in memory or an external program, whose signatures are checked. Used by the market
-command and the relayer.
+"""Sign transactions with a key in memory or with an external program. Signatures of a program are checked.
 
 Errors begin with the option or variable at fault, and contain no key.
 """
@@ -142,9 +141,9 @@ def require_signed_transaction(raw: bytes, requested: Transaction, address: str,
     )
     for name, value, found in zip(_TX_FIELDS, expected, fields, strict=False):
         if found != value:
-            raise SigningFailed(f"{setting} signed another transaction than requested: {name} differs")
+            raise SigningFailed(f"{setting} signed a different transaction than requested: {name} differs")
     if fields[len(_TX_FIELDS)]:
-        raise SigningFailed(f"{setting} signed another transaction than requested: the signed one has an access list")
+        raise SigningFailed(f"{setting} signed a different transaction than requested: it has an access list")
     if signer != address:
         raise SigningFailed(f"{setting} signed as {signer}, not as {address}")
 

@@ -80,7 +80,7 @@ class IndexSource(Generic[S]):
         self._position = position
 
     async def read(self, read: Callable[[S], Awaitable[tuple[Snapshot, T]]]) -> tuple[Snapshot, T]:
-        """Return the result of `ask`, which reads rows and the index's position in one statement."""
+        """Return the result of `read`, which reads rows and the index's position in one statement."""
         available = [(replica, source) for replica, source in self._standbys if not replica.is_skipped]
         if available:
             replica, source = available[next(self._turns) % len(available)]

@@ -15,8 +15,9 @@ class Snapshot:
     block_time: int
 
 
+# Columns of the snapshot, for statements that select from `index_position p`.
 SNAPSHOT = "p.block_number as as_of_number, p.block_hash as as_of_hash, p.block_time as as_of_time, p.rebuilding"
-# False during the first backfill, which counts jobs at its end.
+# Condition that is false during the first backfill, which counts jobs only at its end.
 JOBS_COUNTED = (
     "exists (select from pg_trigger where tgrelid = 'jobs'::regclass and tgname = 'count_insert' and tgenabled <> 'D')"
 )

@@ -73,7 +73,7 @@ class PlainS3Store:
         copied = await self.requests.send("copy", "PUT", GATEWAY_PATH + cid, extra_headers=source)
         # S3 sends status 200 before the copy is done.
         if b"<Error>" in copied.content:
-            raise rejected_error("it could not copy the uploaded content")
+            raise rejected_error("the uploaded content could not be copied")
         await self._delete(_INCOMING_PREFIX + key)
         if replaced is not None:
             await self.keys.unpin(replaced, self._remove)

@@ -124,7 +124,7 @@ class Containers:
     ) -> AsyncIterator[ContentHold]:
         """Store `content` under `key`, and hold it while the block runs.
 
-        Raise Retryable `busy` when the content is `bounded` and exceeds the owner's budget.
+        With `check_budget`, raise Retryable `busy` when the content exceeds the owner's budget.
         """
         small = len(content) <= _INLINE_HASH_BYTES
         sha256 = (hashlib.sha256(content) if small else await to_thread.run_sync(hashlib.sha256, content)).digest()

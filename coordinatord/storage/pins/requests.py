@@ -154,8 +154,8 @@ class RequestSigner:
         """Return the headers that authorise this request for the next minutes.
 
         `sha256` is the hash of the content. Path and query of `url` must be percent-encoded, and every parameter must
-        have its `=`. `more` are further headers to sign, in lower case. S3 requires a signature for all headers that
-        begin with `x-amz-`.
+        have its `=`. `extra_headers` are signed too, and have names in lower case. S3 requires a signature for all
+        headers that begin with `x-amz-`.
         """
         at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.clock.now()))
         parts, content = urlsplit(url), sha256.hex()
@@ -217,8 +217,8 @@ class StoreRequests:
         payload: Payload | None = None,
         extra_headers: Mapping[str, str] = MappingProxyType({}),
     ) -> StoreResponse:
-        """Return the whole answer to a successful request. `operation` labels the metric. `more` are headers in
-        lower case."""
+        """Return the whole answer to a successful request. `operation` labels the metric. The names of
+        `extra_headers` are in lower case."""
         url = f"{self._root}/{quote(key, safe='/')}{'?' + query if query else ''}"
         content = payload if payload is not None else Payload()
         return await retry_unavailable(
@@ -328,11 +328,15 @@ def unavailable_error(reason: str) -> Retryable:
 
 
 def rejected_error(reason: str) -> Retryable:
-    return Retryable("pinner_unavailable", f"the object store refused ({reason})", "store_rejected")
+    return Retryable(
+        "pinner_unavailable",
+        f"the object store refused the request or sent an unusable answer ({reason})",
+        "store_rejected",
+    )
 
 
 def missing_error(key: str) -> Retryable:
-    return Retryable("pinner_unavailable", f"the object store does not hold {key}", "object_missing")
+    return Retryable("pinner_unavailable", f"the object store has no object {key}", "object_missing")
 
 
 def cid_from_headers(headers: Mapping[str, str]) -> str | None:

@@ -82,12 +82,10 @@ class StorageBudgets:
         )
         more = "" if stored.earned else ", or grows with your first settled job"
         if max_bytes and stored.bytes > max_bytes:
-            raise _full_error(
-                f"at most {max_bytes} bytes are kept for one wallet; space is freed as files expire{more}"
-            )
+            raise _full_error(f"the wallet may store at most {max_bytes} bytes; space is freed as files expire{more}")
         if max_rows and stored.rows > max_rows:
             raise _full_error(
-                f"at most {max_rows} files and lines are kept for one wallet; space is freed as they expire{more}"
+                f"the wallet may store at most {max_rows} files and batch lines; space is freed as they expire{more}"
             )
         if not stored.earned and (self.newcomers_bytes or self.newcomers_rows):
             all_bytes, all_rows = await self._newcomers.read_sums(connection)

@@ -63,7 +63,7 @@ async def put_in_parts(
     created = await requests.send("upload", "POST", key, query="uploads=")
     found = _UPLOAD_ID_PATTERN.search(created.content)
     if found is None:
-        raise rejected_error("it started a multipart upload without an id")
+        raise rejected_error("the answer to a new multipart upload has no upload id")
     upload_id = found[1].decode("ascii", "replace")
     async with _abort_unless_done(requests, key, upload_id):
         etags: list[str] = []
@@ -81,7 +81,7 @@ async def put_in_parts(
         response = await requests.send("complete", "POST", key, query=_upload_query(upload_id), payload=payload)
         # S3 sends status 200 before the parts are joined.
         if b"<Error>" in response.content:
-            raise rejected_error("it could not join the parts of the upload")
+            raise rejected_error("the parts of the upload could not be joined")
         return response
 
 

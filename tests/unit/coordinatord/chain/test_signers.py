@@ -58,7 +58,7 @@ def test_key_file_holds_one_key(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "0x12", "zz" * 32, "00" * 32])
 def test_file_that_is_no_key_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(Fatal, match="must hold one private key of 32 bytes in hex"):
+    with pytest.raises(Fatal, match="must contain one private key of 32 bytes in hex"):
         load_key_file(private(tmp_path / "k", text))
 
 
