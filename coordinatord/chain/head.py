@@ -23,16 +23,16 @@ class RecentBlocks:
         self._hashes: OrderedDict[int, str] = OrderedDict()
 
     @property
-    def number(self) -> int | None:
+    def head_number(self) -> int | None:
         return next(reversed(self._hashes), None)
 
     @property
-    def hash(self) -> str | None:
-        return None if self.number is None else self._hashes[self.number]
+    def head_hash(self) -> str | None:
+        return None if self.head_number is None else self._hashes[self.head_number]
 
     def classify(self, number: int, block_hash: str, parent_hash: str) -> BlockPosition:
         """Return the position of this block relative to the remembered blocks."""
-        head = self.number
+        head = self.head_number
         if head is None or number > head + 1:
             return BlockPosition.AHEAD
         if number == head + 1:

@@ -82,7 +82,7 @@ class LineAllowances:
         that the lines were checked against. If the latest balance is too low for a line, this is the balance at the
         indexed block, because a claim that the index does not show yet has already collected its payment."""
         checked_balances = dict(balances)
-        promised = {owner: standing.open_amounts + standing.unindexed for owner, standing in standings.items()}
+        promised = {owner: standing.open_amounts + standing.unindexed_amounts for owner, standing in standings.items()}
         read_again: set[bytes] = set()
         kept: list[CheckedLine] = []
         for one in checked:

@@ -26,7 +26,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import WouldRefuse
 from coordinatord.base.wake import Mailbox
 from coordinatord.chain.contracts.job_registry import PostedOrder
-from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, QueuedRelay, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 from coordinatord.storage.pins.containers import Containers, container_key
 
@@ -66,7 +66,7 @@ class Submissions:
     containers: Containers
     relaying: Relaying
 
-    async def submit(self, body: MarketProbe | OrderBody, *, wait: bool = True) -> SubmitOutcome | Queued:
+    async def submit(self, body: MarketProbe | OrderBody, *, wait: bool = True) -> SubmitOutcome | QueuedRelay:
         """Submit an order. Raise Refused for an order that is answered with 400, and Retryable for errors of other
         services. Without `wait`, return `Queued` once the post is in the outbox."""
         if isinstance(body, MarketProbe):
@@ -79,7 +79,9 @@ class Submissions:
         with spans.span("submission", job=hex_of(body.job_id), model_id=body.model_id):
             return await self._submit(body, paid, found, wait=wait)
 
-    async def _submit(self, body: OrderBody, paid: PaidOrder, found: Findings, *, wait: bool) -> SubmitOutcome | Queued:
+    async def _submit(
+        self, body: OrderBody, paid: PaidOrder, found: Findings, *, wait: bool
+    ) -> SubmitOutcome | QueuedRelay:
         async with aclosing(self.checks.find_failures(body, found)) as failures:
             failure = await anext(failures, None)
         match failure:
@@ -103,7 +105,7 @@ class Submissions:
     async def quote_order(self, body: OrderBody, terms: FeeTerms, *, changed: bool = False) -> QuotedOrder:
         return QuotedOrder(body, body.quote(terms), terms.fee_bps, await self.market.find_asks(body), changed)
 
-    async def _post_order(self, paid: PaidOrder, found: Findings, *, wait: bool) -> RelayedOutcome | Queued:
+    async def _post_order(self, paid: PaidOrder, found: Findings, *, wait: bool) -> RelayedOutcome | QueuedRelay:
         """Post the order. Hold the container until the post has ended. If the outcome of the post stays unknown, the
         janitor later decides whether to remove the container."""
         body, upload, uploads = paid.body, found.upload, self.checks.uploads
@@ -125,7 +127,7 @@ class Submissions:
 
     async def _relay_post(
         self, paid: PaidOrder, found: Findings, task_cid: str, *, wait: bool
-    ) -> RelayedOutcome | Queued:
+    ) -> RelayedOutcome | QueuedRelay:
         if found.admitted is None:
             raise AssertionError("the checks found no failure but did not admit the submission")
         body, spending = paid.body, found.admitted.spending
@@ -143,7 +145,7 @@ class Submissions:
                 promise=found.promise,
             )
         )
-        if not isinstance(queued, Queued):
+        if not isinstance(queued, QueuedRelay):
             return queued
         order = Order(**{field.name: getattr(body, field.name) for field in attrs.fields(Order)})
         posted = PostedOrder(order, body.owner, found.terms)

@@ -32,7 +32,7 @@ from coordinatord.chain.contracts.job_registry import JobRegistry, PostedOrder
 from coordinatord.chain.contracts.provider_registry import ProviderRegistry
 from coordinatord.chain.relayer.budgets import GasBudgets
 from coordinatord.chain.relayer.op_gas import gas_estimate
-from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, QueuedRelay, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 from coordinatord.chain.relayer.role import raise_if_role_lacking
 from coordinatord.chain.rpc.views import Reverted
@@ -198,7 +198,7 @@ class Ops:
     clock: Clock
     views: SharedViews
 
-    async def run_op(self, op: ProviderOp, session_address: bytes, *, wait: bool = True) -> OpOutcome | Queued:
+    async def run_op(self, op: ProviderOp, session_address: bytes, *, wait: bool = True) -> OpOutcome | QueuedRelay:
         """Run an op. The op's signature authorises it. `session_address` is only used to find the upload of
         `result_cid`.
 
@@ -251,7 +251,7 @@ class Ops:
 
     async def _run_job_op(
         self, op: ClaimOp | SettleOp | FailOp, author: _OpAuthor, session_address: bytes
-    ) -> OpOutcome | Queued:
+    ) -> OpOutcome | QueuedRelay:
         if isinstance(op, ClaimOp):
             return await self._claim(op, author)
         upload = await self._find_upload(op, session_address) if isinstance(op, SettleOp) else None
@@ -273,7 +273,7 @@ class Ops:
             case _:
                 assert_never(op)
 
-    async def _claim(self, op: ClaimOp, author: _OpAuthor) -> OpOutcome | Queued:
+    async def _claim(self, op: ClaimOp, author: _OpAuthor) -> OpOutcome | QueuedRelay:
         admitted = await self.budgets.admit(RelayKind.CLAIM, author.wallet, op.job_id)
         known = await self.posted.indexed.get(op.job_id)
         pending = await self.offers.claim_offer(op.job_id, author.provider_id) if known is None else None
@@ -315,7 +315,7 @@ class Ops:
 
     async def _settle_uploaded(
         self, op: SettleOp, posted: PostedOrder, upload: FileRow, author: _OpAuthor
-    ) -> OpOutcome | Queued:
+    ) -> OpOutcome | QueuedRelay:
         if not await self.uploads.hold(upload, op.job_id):
             raise _unknown_result_error()
         outcome = await self._relay_settle(op, posted, upload.cid, author)
@@ -323,7 +323,7 @@ class Ops:
             await self.uploads.attach(upload)
         return outcome
 
-    async def _settle(self, op: SettleOp, posted: PostedOrder, author: _OpAuthor) -> OpOutcome | Queued:
+    async def _settle(self, op: SettleOp, posted: PostedOrder, author: _OpAuthor) -> OpOutcome | QueuedRelay:
         """Settle with the result in the op. Simulate the settle first, so that the result of a settle that the chain
         refuses is not stored."""
         view = self.jobs.simulation_view(_settle_calldata(op, posted, _PLACEHOLDER_CID), self.relayer)
@@ -345,7 +345,7 @@ class Ops:
 
     async def _relay_settle(
         self, op: SettleOp, posted: PostedOrder, cid: str, author: _OpAuthor
-    ) -> RelayedOutcome | Queued:
+    ) -> RelayedOutcome | QueuedRelay:
         relay = NewRelay(
             kind=RelayKind.SETTLE,
             subject=op.job_id,
@@ -365,7 +365,7 @@ class Ops:
 
     async def _relay_exit(
         self, kind: RelayKind, job_id: bytes, calldata: bytes, author: _OpAuthor
-    ) -> RelayedOutcome | Queued:
+    ) -> RelayedOutcome | QueuedRelay:
         """Relay an op that ends a job. No budget limits such ops, because they free a client's money and cannot
         outnumber claims."""
         relay = NewRelay(
@@ -381,10 +381,10 @@ class Ops:
         )
         return await self._relay_op(relay, author)
 
-    async def _relay_op(self, relay: NewRelay, author: _OpAuthor) -> RelayedOutcome | Queued:
+    async def _relay_op(self, relay: NewRelay, author: _OpAuthor) -> RelayedOutcome | QueuedRelay:
         """Relay an op of a job. Wait for its receipt unless the caller does not wait."""
         queued = await self.relaying.submit(relay)
-        if not isinstance(queued, Queued):
+        if not isinstance(queued, QueuedRelay):
             return queued
         if not author.wait:
             return queued

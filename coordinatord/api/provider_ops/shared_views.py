@@ -48,8 +48,8 @@ class SharedViews:
         view = providers.provider_id_view(operator)
         answer = await self.read_view(view)
         if isinstance(answer, Reverted):
-            raise Retryable("relay_unavailable", "a contract read reverted: try again", view.code)
-        return decode_view(answer, decode_provider_id, view.code)
+            raise Retryable("relay_unavailable", "a contract read reverted: try again", view.error_code)
+        return decode_view(answer, decode_provider_id, view.error_code)
 
 
 async def _read_views(rpc: Rpc, views: list[View]) -> dict[View, Answer | Retryable]:
@@ -63,8 +63,8 @@ async def _read_views(rpc: Rpc, views: list[View]) -> dict[View, Answer | Retrya
 
 def _answer_of(view: View, answer: msgspec.Raw | RpcError) -> Answer | Retryable:
     if isinstance(answer, RpcError):
-        return Reverted(answer.data) if answer.kind is RpcErrorKind.REVERTED else view_error(answer, view.code)
+        return Reverted(answer.data) if answer.kind is RpcErrorKind.REVERTED else view_error(answer, view.error_code)
     try:
-        return decode_hex(decode_result(answer, str, "a contract read"), view.code)
+        return decode_hex(decode_result(answer, str, "a contract read"), view.error_code)
     except Retryable as error:
         return error

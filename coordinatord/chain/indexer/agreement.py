@@ -99,7 +99,7 @@ class CheckedSource:
         found: dict[Node, BlockHeader] = {}
         failed: list[Retryable] = []
 
-        async def read(node: Node) -> None:
+        async def read_head(node: Node) -> None:
             try:
                 head = await self._witnesses[node].source.head()
             except Retryable as error:
@@ -111,7 +111,7 @@ class CheckedSource:
         async with anyio.create_task_group() as tasks:
             for node in self._nodes.all:
                 if not (node.is_skipped or node.serves_other_chain):
-                    tasks.start_soon(read, node)
+                    tasks.start_soon(read_head, node)
         self._nodes.record_lag()
         heads = [found[node] for node in self._nodes.fit_nodes() if node in found]
         if not heads:
@@ -128,9 +128,9 @@ class CheckedSource:
         return [witness for witness in fit if witness.skipped_until <= self._clock()] or fit[:1]
 
     async def _read_agreed(
-        self, read: Callable[[NodeSource], Awaitable[T]], key: Callable[[T], _Comparable], subject: str
+        self, read: Callable[[NodeSource], Awaitable[T]], to_comparable: Callable[[T], _Comparable], subject: str
     ) -> T:
-        """Return the answer that two nodes agree on. `key` extracts the part of an answer that must be equal.
+        """Return the answer that two nodes agree on. `to_comparable` extracts the part of an answer that must be equal.
 
         Raise Retryable when several nodes are present but no two give the same answer.
         """
@@ -141,32 +141,35 @@ class CheckedSource:
                 raise answer
             metrics.nodes_agreed.labels("index").set(1)
             return answer
-        answered: list[tuple[_Witness, T]] = []
+        answers: list[tuple[_Witness, T]] = []
         failed: list[Retryable] = []
         waiting = list(available)
         while waiting:
-            queried, waiting = waiting[: 1 if answered else 2], waiting[1 if answered else 2 :]
+            queried, waiting = waiting[: 1 if answers else 2], waiting[1 if answers else 2 :]
             for witness, answer in await self._read_from_all(queried, read):
                 if isinstance(answer, Retryable):
                     failed.append(answer)
                 else:
-                    answered.append((witness, answer))
-            agreed = _find_agreed_answer(answered, key)
+                    answers.append((witness, answer))
+            agreed = _find_agreed_answer(answers, to_comparable)
             if agreed is not None:
-                self._record_agreement(answered, agreed, key, subject)
+                self._record_agreement(answers, agreed, to_comparable, subject)
                 return agreed
-        raise _disagreement_error(answered, failed, subject)
+        raise _disagreement_error(answers, failed, subject)
 
     def _record_agreement(
-        self, answered: Sequence[tuple[_Witness, T]], agreed: T, key: Callable[[T], _Comparable], subject: str
+        self, answers: Sequence[tuple[_Witness, T]], agreed: T, to_comparable: Callable[[T], _Comparable], subject: str
     ) -> None:
         metrics.nodes_agreed.labels("index").set(2)
-        for witness, answer in answered:
-            if key(answer) == key(agreed):
+        for witness, answer in answers:
+            if to_comparable(answer) == to_comparable(agreed):
                 witness.off_branch_answers = 0
                 continue
             witness.off_branch_answers += 1
-            if key(answer).branch == key(agreed).branch or witness.off_branch_answers >= _MAX_OFF_BRANCH_ANSWERS:
+            if (
+                to_comparable(answer).branch == to_comparable(agreed).branch
+                or witness.off_branch_answers >= _MAX_OFF_BRANCH_ANSWERS
+            ):
                 witness.node.suspend(subject)
 
     async def _read_from_all(
@@ -198,19 +201,19 @@ class CheckedSource:
         return answer
 
 
-def _find_agreed_answer(answered: Sequence[tuple[_Witness, T]], key: Callable[[T], _Comparable]) -> T | None:
+def _find_agreed_answer(answers: Sequence[tuple[_Witness, T]], to_comparable: Callable[[T], _Comparable]) -> T | None:
     """Return the answer that two nodes gave, or None."""
-    for index, (_, answer) in enumerate(answered):
-        if any(key(answer) == key(other) for _, other in answered[:index]):
+    for index, (_, answer) in enumerate(answers):
+        if any(to_comparable(answer) == to_comparable(other) for _, other in answers[:index]):
             return answer
     return None
 
 
-def _disagreement_error(answered: Sequence[tuple[_Witness, T]], failed: Sequence[Retryable], subject: str) -> Retryable:
-    if len(answered) < 2:
+def _disagreement_error(answers: Sequence[tuple[_Witness, T]], failed: Sequence[Retryable], subject: str) -> Retryable:
+    if len(answers) < 2:
         return failed[0]
     metrics.nodes_agreed.labels("index").set(0)
-    names = " and ".join(witness.node.name for witness, _ in answered)
+    names = " and ".join(witness.node.name for witness, _ in answers)
     return Disagreement(
         "chain_unreachable", f"{names} contradict each other about {subject}: waiting until two nodes agree"
     )

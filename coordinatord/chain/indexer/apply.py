@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from coordinatord.chain.indexer.changes import BY_EXPIRY, CANCELLED, OPEN, Changes, NewJob, contradiction_error
+from coordinatord.chain.indexer.changes import BY_EXPIRY, CANCELLED, OPEN, NewJob, RowChanges, contradiction_error
 from coordinatord.chain.indexer.events_sql import append_events, append_reset, take_back_events
 from coordinatord.chain.indexer.evidence import BlockRange
 from coordinatord.chain.indexer.expiry_sql import mark_all_expired_jobs, mark_expired_batch, update_expiry_marks
@@ -31,7 +31,7 @@ async def apply_range(
 
     `ordinal` is the ordinal of the first new job. Return the new position and the ordinal that follows these jobs.
     """
-    changes = fold_range(block_range)
+    changes = merge_events(block_range)
     _mark_expired_jobs(changes, block_range.last.time)
     position = _to_position(block_range.last, rebuilding)
     async with transaction(connection):
@@ -53,7 +53,7 @@ async def apply_blocks(
     New jobs of all blocks are inserted together, because inserts need no saved rows. After that, each block is applied
     in order.
     """
-    changes = [fold_range(block) for block in blocks]
+    changes = [merge_events(block) for block in blocks]
     posted = _collect_new_jobs(changes)
     position = _to_position(blocks[-1].last, rebuilding)
     async with transaction(connection):
@@ -70,7 +70,7 @@ async def apply_blocks(
     return position
 
 
-def _collect_new_jobs(changes: Sequence[Changes]) -> list[NewJob]:
+def _collect_new_jobs(changes: Sequence[RowChanges]) -> list[NewJob]:
     """Return the new jobs of all blocks. The jobs are inserted before the first block's changes are applied, so
     raise Retryable if a block changes a job that a later block posts."""
     later: set[bytes] = set()
@@ -81,7 +81,7 @@ def _collect_new_jobs(changes: Sequence[Changes]) -> list[NewJob]:
     return [job for change in changes for job in change.new_jobs.values()]
 
 
-async def undo_to(connection: Connection, ancestor: IndexedBlock, *, rebuilding: bool) -> IndexPosition:
+async def roll_back_to(connection: Connection, ancestor: IndexedBlock, *, rebuilding: bool) -> IndexPosition:
     """Undo every block above `ancestor`."""
     position = IndexPosition(ancestor.number, ancestor.hash, ancestor.time, rebuilding)
     async with transaction(connection):
@@ -114,7 +114,7 @@ async def finish_rebuilding(connection: Connection, position: IndexPosition) -> 
     return rebuilt
 
 
-def fold_range(block_range: BlockRange) -> Changes:
+def merge_events(block_range: BlockRange) -> RowChanges:
     """Return the row changes of all events in the range."""
     headers, first = block_range.headers, block_range.first.height
     fold = EventMerger(lambda block: headers[block - first].time)
@@ -124,7 +124,7 @@ def fold_range(block_range: BlockRange) -> Changes:
     return fold.changes
 
 
-def _mark_expired_jobs(changes: Changes, time: int) -> None:
+def _mark_expired_jobs(changes: RowChanges, time: int) -> None:
     """Mark expired new jobs before they are written. In a backfill, most unclaimed jobs expired long ago."""
     for job in changes.new_jobs.values():
         if job.state == OPEN and job.expires_at < time:

@@ -104,7 +104,7 @@ class CatalogueModel(msgspec.Struct, gc=False):
     params_schema: str
 
 
-class Changes(msgspec.Struct):
+class RowChanges(msgspec.Struct):
     """All row changes of one range. A value of None deletes the row."""
 
     new_jobs: dict[bytes, NewJob] = {}

@@ -71,14 +71,14 @@ class RangeWidth:
     A node that rejects a range usually names its limit. Otherwise the range is halved. The limit is raised
     only after many successes, because limits differ between RPC services and some count results instead of blocks.
     Below the limit, the width aims at a few thousand events per range, which keeps fetching, decoding and writing busy
-    at the same time. `cap` is the operator's maximum.
+    at the same time. `max_blocks` is the operator's maximum.
     """
 
-    def __init__(self, cap: int) -> None:
-        self._cap = cap
+    def __init__(self, max_blocks: int) -> None:
+        self._max_blocks = max_blocks
         # Largest width that the node is known to accept.
-        self._limit = cap
-        self._wanted = float(min(INITIAL_WIDTH_BLOCKS, cap))
+        self._limit = max_blocks
+        self._wanted = float(min(INITIAL_WIDTH_BLOCKS, max_blocks))
         self._successes = 0
 
     @property
@@ -88,12 +88,12 @@ class RangeWidth:
     def record_success(self, blocks: int, events: int) -> None:
         """Record that the node answered a range."""
         fitting = blocks * TARGET_EVENTS_PER_RANGE / max(1, events)
-        self._wanted = max(1.0, min(fitting, 2.0 * max(self._wanted, blocks), float(self._cap)))
-        if blocks >= self._limit < self._cap:
+        self._wanted = max(1.0, min(fitting, 2.0 * max(self._wanted, blocks), float(self._max_blocks)))
+        if blocks >= self._limit < self._max_blocks:
             self._successes += 1
             if self._successes >= _SUCCESSES_BEFORE_GROWTH:
                 self._successes = 0
-                self._limit = min(self._cap, self._limit + max(1, self._limit // 4))
+                self._limit = min(self._max_blocks, self._limit + max(1, self._limit // 4))
 
     def record_rejection(self, blocks: int, message: str) -> None:
         """Record that the node rejected a range as too wide."""
@@ -250,14 +250,14 @@ class NodeSource:
             if any(log.address.lower() in self._addresses for receipt in receipts for log in receipt.logs):
                 raise inconsistency_error(f"the node withheld logs of block {header.height}")
 
-    async def _call(self, kind: type[T], method: str, *params: object) -> T:
+    async def _call(self, result_type: type[T], method: str, *params: object) -> T:
         try:
-            return await self._rpc.call_as(kind, method, *params)
+            return await self._rpc.call_as(result_type, method, *params)
         except RpcError as error:
             raise to_retryable(error, method) from error
 
-    async def _call_many(self, kind: type[T], calls: Sequence[RpcCall], size: BatchSize) -> list[T]:
-        batches = [calls[start : start + size.calls] for start in range(0, len(calls), size.calls)]
+    async def _call_many(self, result_type: type[T], calls: Sequence[RpcCall], batch_size: BatchSize) -> list[T]:
+        batches = [calls[start : start + batch_size.calls] for start in range(0, len(calls), batch_size.calls)]
         results: list[T] = []
         for group in [
             batches[start : start + _MAX_CONCURRENT_BATCHES]
@@ -266,26 +266,26 @@ class NodeSource:
             answers = [_PendingAnswer[list[T]]() for _ in group]
             async with anyio.create_task_group() as tasks:
                 for pending, batch in zip(answers, group, strict=True):
-                    tasks.start_soon(pending.run, partial(self._call_batch, kind, batch, size))
+                    tasks.start_soon(pending.run, partial(self._call_batch, result_type, batch, batch_size))
             for pending in answers:
                 results += pending.result
         return results
 
-    async def _call_batch(self, kind: type[T], calls: Sequence[RpcCall], size: BatchSize) -> list[T]:
+    async def _call_batch(self, result_type: type[T], calls: Sequence[RpcCall], batch_size: BatchSize) -> list[T]:
         try:
             answers = await self._rpc.batch(calls)
         except RpcError as error:
-            size.record_failure(len(calls))
+            batch_size.record_failure(len(calls))
             raise to_retryable(error, calls[0].method) from error
         except Retryable:
-            size.record_failure(len(calls))
+            batch_size.record_failure(len(calls))
             raise
-        size.record_success()
+        batch_size.record_success()
         results: list[T] = []
         for call, answer in zip(calls, answers, strict=True):
             if isinstance(answer, RpcError):
                 raise to_retryable(answer, call.method) from answer
-            results.append(decode_result(answer, kind, call.method))
+            results.append(decode_result(answer, result_type, call.method))
         return results
 
 

@@ -18,11 +18,11 @@ from coordinatord.chain.indexer.changes import (
     OPEN,
     SETTLED,
     CatalogueModel,
-    Changes,
     JobPatch,
     NewJob,
     NewProvider,
     ProviderPatch,
+    RowChanges,
     contradiction_error,
 )
 
@@ -31,7 +31,7 @@ class EventMerger:
     """Merges events, added in chain order, into `changes`. `block_time_of` returns the time of a block."""
 
     def __init__(self, block_time_of: Callable[[int], int]) -> None:
-        self.changes = Changes()
+        self.changes = RowChanges()
         self._block_time_of = block_time_of
         # Block of the event being added.
         self._block_number: int

@@ -17,7 +17,7 @@ from coordinatord.chain.indexer.apply import (
     finish_rebuilding,
     mark_next_expired_batch,
     restart_index,
-    undo_to,
+    roll_back_to,
 )
 from coordinatord.chain.indexer.changes import Contradiction
 from coordinatord.chain.indexer.evidence import inconsistency_error
@@ -245,7 +245,7 @@ class IndexFollower:
         else:
             depth = position.block_number - ancestor.number
             log.info("orphaned blocks rolled back", block=position.block_number, ancestor=ancestor.number, depth=depth)
-            self._position = await undo_to(connection, ancestor, rebuilding=position.rebuilding)
+            self._position = await roll_back_to(connection, ancestor, rebuilding=position.rebuilding)
             self._recent_blocks.forget_above(ancestor.number)
             self._expiry_marks_missing = True
         metrics.index_reorg_depth.observe(depth)

@@ -71,7 +71,7 @@ class RelayerAccount:
     market: FeeMarket = FeeMarket(0, _DEFAULT_TIP_WEI)
     tx_limits: AdaptiveTxLimits = attrs.field(factory=AdaptiveTxLimits)
     ceiling: FeeCeiling = NO_CEILING
-    gas: PlannedGas = attrs.field(factory=PlannedGas)
+    planned_gas: PlannedGas = attrs.field(factory=PlannedGas)
     head: int = 0
     # None if the role is not checked.
     role: RelayerRole | None = None
@@ -97,7 +97,7 @@ class RelayerAccount:
 
     def find_watched(self, tx_hash: bytes) -> PendingTx | None:
         """Return the pending or lost transaction that has a version with this hash."""
-        return self.pending.with_hash(tx_hash) or self.lost.with_hash(tx_hash)
+        return self.pending.find_by_hash(tx_hash) or self.lost.find_by_hash(tx_hash)
 
     def watched_hashes(self) -> list[bytes]:
         return [version.hash for txs in (self.pending, self.lost) for tx in txs for version in tx.versions]
@@ -105,7 +105,7 @@ class RelayerAccount:
     def precedes_new_txs(self, tx_id: int | None) -> bool:
         """Return True if the ops of this transaction come before everything that the account signs next: the
         transaction is pending, and no version of it is a self-transfer."""
-        tx = None if tx_id is None else self.pending.with_id(tx_id)
+        tx = None if tx_id is None else self.pending.find_by_id(tx_id)
         return tx is not None and not any(version.is_self_transfer for version in tx.versions)
 
     async def read(self, rpc: Rpc, block: HeadBlock) -> None:

@@ -17,7 +17,7 @@ from coordinatord.chain.contracts.relayed_calls import decode_calls
 from coordinatord.chain.relayer import results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import HeadBlock
-from coordinatord.chain.relayer.in_flight import PendingTx, Version
+from coordinatord.chain.relayer.in_flight import PendingTx, SignedVersion
 from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_quantity, decode_result
 from coordinatord.chain.rpc.errors import RpcError
 from coordinatord.storage.database.role_connection import RoleConnection
@@ -135,7 +135,7 @@ def _decode_own_transaction(raw: msgspec.Raw, account: RelayerAccount) -> Pendin
     signature = b"".join((r, s, b"\x1c" if parity else b"\x1b"))
     if "0x" + signed.hash.hex() != tx.hash.lower() or recover_address(unsigned.digest, signature) != account.address:
         return None
-    version = Version(signed.hash, signed.raw, max_fee, max_tip, is_self_transfer=False)
+    version = SignedVersion(signed.hash, signed.raw, max_fee, max_tip, is_self_transfer=False)
     return PendingTx(0, nonce, target, gas, [version], calldata)
 
 

@@ -16,7 +16,7 @@ import structlog
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.in_flight import ENDPOINT_REFUSED, RATE_LIMITED, PendingTx, Version
+from coordinatord.chain.relayer.in_flight import ENDPOINT_REFUSED, RATE_LIMITED, PendingTx, SignedVersion
 from coordinatord.chain.rpc.client import CALLS_PER_REQUEST, Rpc, RpcCall, to_retryable
 from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 
@@ -73,7 +73,7 @@ class SentVersion:
     """One version of a transaction, with each node's answer."""
 
     tx: PendingTx
-    version: Version
+    version: SignedVersion
     answers: tuple[SendResult, ...]
 
     @property
@@ -101,8 +101,8 @@ async def broadcast(rpc: Rpc, txs: Sequence[PendingTx]) -> list[SentVersion]:
     return sent_versions
 
 
-async def _send_to_all(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> list[SentVersion]:
-    others = rpc.others
+async def _send_to_all(rpc: Rpc, txs: Sequence[tuple[PendingTx, SignedVersion]]) -> list[SentVersion]:
+    others = rpc.other_nodes
     answers = [[SendResult.NO_ANSWER] * len(txs) for _ in (rpc, *others)]
 
     async def send_to(index: int, node: Rpc) -> None:
@@ -120,7 +120,7 @@ async def _send_to_all(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> li
     ]
 
 
-async def _send_batch(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> list[SendResult]:
+async def _send_batch(rpc: Rpc, txs: Sequence[tuple[PendingTx, SignedVersion]]) -> list[SendResult]:
     calls = [RpcCall("eth_sendRawTransaction", ("0x" + version.raw.hex(),)) for _, version in txs]
     try:
         answers = await rpc.batch(calls)

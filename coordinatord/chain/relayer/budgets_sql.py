@@ -51,8 +51,8 @@ class GasLimits:
     that all newcomers share."""
 
     budget: Budget
-    hour: int | None
-    day: int | None
+    hourly_gas: int | None
+    daily_gas: int | None
     newcomers: "tuple[int, int] | None" = None
 
 
@@ -68,13 +68,13 @@ class Spender:
 class Standing:
     """Settled jobs and promised amounts of a signer. `settled` counts the signer's settled jobs of the last week.
     `listed` is True for a listed provider. `open_amounts` is the sum that claims of the owner's open jobs will collect,
-    up to the block `position`. `unindexed` is the same sum for posts that are not indexed at that block."""
+    up to the block `position`. `unindexed_amounts` is the same sum for posts that are not indexed at that block."""
 
     settled: int
     listed: bool
     position: int
     open_amounts: int
-    unindexed: int
+    unindexed_amounts: int
 
 
 async def read_standings(
@@ -133,8 +133,8 @@ async def read_exhausted_budgets(
         [spending.signer for spending in spendings],
         [spending.limits.budget.value for spending in spendings],
         [spending.estimate for spending in spendings],
-        [spending.limits.hour for spending in spendings],
-        [spending.limits.day for spending in spendings],
+        [spending.limits.hourly_gas for spending in spendings],
+        [spending.limits.daily_gas for spending in spendings],
         [spending.limits.newcomers[0] if spending.limits.newcomers else None for spending in spendings],
         [spending.limits.newcomers[1] if spending.limits.newcomers else None for spending in spendings],
     )
@@ -152,7 +152,7 @@ async def count_fitting_ops(connection: Connection, spending: Spending, limit: i
     limits, estimate = spending.limits, spending.estimate
     fitting = limit
     pools: list[tuple[bytes, Budget, int | None, int | None]] = [
-        (spending.signer, limits.budget, limits.hour, limits.day)
+        (spending.signer, limits.budget, limits.hourly_gas, limits.daily_gas)
     ]
     if limits.newcomers is not None:
         pools.append((ALL_NEWCOMERS, Budget.NEWCOMERS, *limits.newcomers))

@@ -98,7 +98,7 @@ class ChainedOpSimulator:
         alone. Return an empty list if the first op reverts alone."""
         chain: list[_ChainedOp] = []
         for op in job:
-            limit = self._account.gas.limit(op.kind, len(op.calldata))
+            limit = self._account.planned_gas.limit(op.kind, len(op.calldata))
             is_ours = op.id in passing_ids or op.id in reverts_alone or self._account.precedes_new_txs(op.tx_id)
             if not is_ours or limit is None or (chain and op.target != chain[0].relay.target):
                 # Later ops wait behind an op that another account sends, that is not sent now, or that goes to another
@@ -119,7 +119,7 @@ class ChainedOpSimulator:
             if link.reverts_alone and not passes:
                 continue
             if link.reverts_alone:
-                share = self._account.gas.share(relay.kind, len(relay.calldata), link.gas)
+                share = self._account.planned_gas.share(relay.kind, len(relay.calldata), link.gas)
                 found.append(SimulatedRelay(relay, link.gas, share, after.id))
             # `after` stays at an unsigned op, which must be in the same transaction. Signed ops are sent first anyway.
             if relay.tx_id is None or after.tx_id is not None:

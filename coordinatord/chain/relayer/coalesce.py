@@ -124,11 +124,11 @@ def _group_chains(simulated: Iterable[SimulatedRelay]) -> list[list[SimulatedRel
     return list(chains.values())
 
 
-def limit_in_flight(plans: Sequence[PlannedTx], tx_limits: int) -> list[PlannedTx]:
-    """Return as many plans as fit, exits first. Part of the room is reserved for exits."""
-    exits = [plan for plan in plans if plan.rank is Rank.EXIT][:tx_limits]
+def limit_in_flight(plans: Sequence[PlannedTx], free_slots: int) -> list[PlannedTx]:
+    """Return as many plans as fit, exits first. Some slots are reserved for exits."""
+    exits = [plan for plan in plans if plan.rank is Rank.EXIT][:free_slots]
     others = [plan for plan in plans if plan.rank is not Rank.EXIT]
-    return exits + others[: max(tx_limits - len(exits) - RESERVED_EXIT_TX_COUNT, 0)]
+    return exits + others[: max(free_slots - len(exits) - RESERVED_EXIT_TX_COUNT, 0)]
 
 
 def split_affordable(

@@ -97,13 +97,13 @@ def next_base_fee(base_fee: int, gas_used: int, gas_limit: int) -> int:
     return base_fee - base_fee * (target - gas_used) // target // 8
 
 
-def plausible_tip(advised: int, rewards: Sequence[int], usual: int) -> int:
-    """Limit the tip that a node advises to three times the median tip of recent blocks, but not below `usual`. If no
-    recent block paid a tip, accept the advised tip."""
+def plausible_tip(advised: int, rewards: Sequence[int], default_tip: int) -> int:
+    """Limit the tip that a node advises to three times the median tip of recent blocks, or to `default_tip` if that is
+    higher. If no recent block paid a tip, accept the advised tip."""
     paid = [reward for reward in rewards if reward > 0]
     if not paid:
         return advised
-    return min(advised, max(_MAX_TIP_TO_MEDIAN_RATIO * int(statistics.median(paid)), usual))
+    return min(advised, max(_MAX_TIP_TO_MEDIAN_RATIO * int(statistics.median(paid)), default_tip))
 
 
 def plausible_base_fee(computed: int, forecast: int) -> int:
@@ -138,8 +138,8 @@ def _covers_market(fee: Fee, market: FeeMarket) -> bool:
     return fee.cap >= market.base_fee + min(fee.tip, market.tip) // 2
 
 
-def _raise_fee(current: Fee, wanted: Fee) -> Fee:
-    return Fee(max(_bump_amount(current.cap), wanted.cap), max(_bump_amount(current.tip), wanted.tip))
+def _raise_fee(current: Fee, target: Fee) -> Fee:
+    return Fee(max(_bump_amount(current.cap), target.cap), max(_bump_amount(current.tip), target.tip))
 
 
 def _bump_amount(amount: int) -> int:

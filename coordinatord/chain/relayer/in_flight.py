@@ -23,7 +23,7 @@ ENDPOINT_REFUSED: Final = "endpoint_refused"
 
 
 @attrs.frozen(slots=True)
-class Version:
+class SignedVersion:
     """Signed bytes for a nonce. A self-transfer carries no relay and only uses up the nonce."""
 
     hash: bytes
@@ -41,10 +41,10 @@ class PendingTx:
     nonce: int
     target: bytes
     gas: int
-    versions: list[Version]
+    versions: list[SignedVersion]
     calldata: bytes = attrs.field(default=b"", repr=False)
     # Time of the next broadcast, by the event loop's clock.
-    due: float = 0.0
+    next_send_at: float = 0.0
     # Consecutive broadcasts that no node accepted.
     failures: int = 0
     # True after a node refused the fee, or after the transaction's turn passed.
@@ -70,7 +70,7 @@ class PendingTx:
     receipt_missing_since: float | None = None
 
     @property
-    def latest(self) -> Version:
+    def latest(self) -> SignedVersion:
         return self.versions[-1]
 
     @property
@@ -82,13 +82,13 @@ class PendingTx:
         """Highest amount that the transaction may cost."""
         return (BASE_GAS if self.latest.is_self_transfer else self.gas) * self.latest.max_fee
 
-    def add_version(self, version: Version) -> None:
+    def add_version(self, version: SignedVersion) -> None:
         self.versions.append(version)
-        self.due, self.failures, self.underpriced, self.unsendable = 0.0, 0, False, False
+        self.next_send_at, self.failures, self.underpriced, self.unsendable = 0.0, 0, False, False
         self.turn_started_at, self.is_accepted = None, False
 
     def record_accepted(self, now: float) -> None:
-        self.failures, self.due = 0, now + REBROADCAST_INTERVAL_S
+        self.failures, self.next_send_at = 0, now + REBROADCAST_INTERVAL_S
 
     def record_verdict(self, now: float, head: int, *, accepted: bool) -> None:
         """Record a node's verdict on the latest version. The first verdict, or the first acceptance, starts the
@@ -115,7 +115,7 @@ class PendingTx:
         return now >= self.receipt_missing_since + MAX_RECEIPT_LAG_S
 
     def record_not_accepted(self, now: float) -> None:
-        self.due = now + min(_FIRST_RETRY_PAUSE_S * 2**self.failures, _MAX_RETRY_PAUSE_S)
+        self.next_send_at = now + min(_FIRST_RETRY_PAUSE_S * 2**self.failures, _MAX_RETRY_PAUSE_S)
         self.failures = min(self.failures + 1, 10)
 
 
@@ -142,7 +142,7 @@ class PendingTxs:
         for version in tx.versions:
             self._by_hash[version.hash] = tx
 
-    def replace(self, tx: PendingTx, version: Version) -> None:
+    def replace(self, tx: PendingTx, version: SignedVersion) -> None:
         tx.add_version(version)
         self._by_hash[version.hash] = tx
 
@@ -151,10 +151,10 @@ class PendingTxs:
         for version in tx.versions:
             del self._by_hash[version.hash]
 
-    def with_id(self, tx_id: int) -> PendingTx | None:
+    def find_by_id(self, tx_id: int) -> PendingTx | None:
         return self._by_id.get(tx_id)
 
-    def with_hash(self, tx_hash: bytes) -> PendingTx | None:
+    def find_by_hash(self, tx_hash: bytes) -> PendingTx | None:
         return self._by_hash.get(tx_hash)
 
     @property

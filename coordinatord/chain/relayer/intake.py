@@ -143,7 +143,7 @@ class RelayIntake:
         try:
             allowed, endings = await self._split_allowed(relays)
             calls = [(relay.target, relay.calldata) for relay in allowed]
-            gas = self._account.gas
+            gas = self._account.planned_gas
             limits = [gas.limit(relay.kind, len(relay.calldata)) for relay in allowed]
             verdicts = await simulate(self._rpc, self._account.address, calls, limits)
             refused = [r.id for r, v in zip(allowed, verdicts, strict=True) if isinstance(v, WouldRevert)]

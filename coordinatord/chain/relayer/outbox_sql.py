@@ -82,7 +82,7 @@ class NewRelay:
 
 
 @attrs.frozen(slots=True)
-class Queued:
+class QueuedRelay:
     """Relay in the outbox: a new one, or an older one that an equal request `joined`. Identify the relay by
     `relay.dedupe`. After a failover that lost the row, `id` may name another relay."""
 
@@ -105,7 +105,7 @@ class NotQueued(enum.Enum):
     INSOLVENT = "insolvent"
 
 
-Submitted: TypeAlias = Queued | NotQueued
+SubmitOutcome: TypeAlias = QueuedRelay | NotQueued
 
 
 async def lock_outbox(connection: Connection) -> None:
@@ -115,7 +115,7 @@ async def lock_outbox(connection: Connection) -> None:
     await connection.execute("select pg_advisory_xact_lock(x'52454c4159'::bigint)")
 
 
-async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_depth: int) -> list[Submitted]:
+async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_depth: int) -> list[SubmitOutcome]:
     """Insert each relay or join it to an equal relay, in order. Return one outcome for each.
 
     Make this the last statement of the transaction, because submitters wait for each other until the transaction ends.
@@ -126,7 +126,7 @@ async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_
         max_depth,
         MAX_RELAYS_PER_SUBJECT,
     )
-    return [_submitted_from_row(relay, *row) for relay, row in zip(relays, rows, strict=True)]
+    return [_submit_outcome_from_row(relay, *row) for relay, row in zip(relays, rows, strict=True)]
 
 
 def _relay_to_row(relay: NewRelay) -> tuple[object, ...]:
@@ -143,19 +143,21 @@ def _relay_to_row(relay: NewRelay) -> tuple[object, ...]:
         relay.held_for_s,
         relay.signer,
         relay.gas_estimate,
-        *((limits.budget.value, limits.hour, limits.day) if limits else (None, None, None)),
+        *((limits.budget.value, limits.hourly_gas, limits.daily_gas) if limits else (None, None, None)),
         *((limits.newcomers if limits else None) or (None, None)),
         *((promise.amount, promise.headroom, promise.position) if promise else (None, None, None)),
     )
 
 
-def _submitted_from_row(relay: NewRelay, outcome: str, relay_id: int | None, same_as: bytes | None) -> Submitted:
+def _submit_outcome_from_row(
+    relay: NewRelay, outcome: str, relay_id: int | None, same_as: bytes | None
+) -> SubmitOutcome:
     if relay_id is None:
         return NotQueued(outcome)
     # A cancel may join another cancel of its job.
     if same_as not in (None, relay.dedupe):
         relay = attrs.evolve(relay, dedupe=same_as)
-    return Queued(relay_id, relay, joined=same_as is not None)
+    return QueuedRelay(relay_id, relay, joined=same_as is not None)
 
 
 @attrs.frozen(slots=True)

@@ -41,7 +41,7 @@ class ReceiptWatcher:
     @property
     def head(self) -> str | None:
         """Hash of the last applied block."""
-        return self._recent_blocks.hash
+        return self._recent_blocks.head_hash
 
     async def step(self) -> HeadBlock | None:
         """Read the head and apply it. Return the head, new or unchanged, or None when this node lags.
@@ -75,7 +75,7 @@ class ReceiptWatcher:
 
     async def _is_last_block_on_chain(self) -> bool:
         """Return True if the last applied block is still part of the chain."""
-        number, block_hash = self._recent_blocks.number, self._recent_blocks.hash
+        number, block_hash = self._recent_blocks.head_number, self._recent_blocks.head_hash
         if number is None or block_hash is None:
             return False
         return not await find_missing_blocks(self._rpc, [(number, bytes.fromhex(block_hash[2:]))])

@@ -80,7 +80,7 @@ def _convert_receipt(raw: _RawReceipt) -> TxReceipt:
 async def confirm_receipts(rpc: Rpc, receipts: Sequence[TxReceipt]) -> list[TxReceipt]:
     """Return the receipts if another node reports the same receipts, or if no other node answers. Raise Retryable while
     the other nodes lack a receipt or report a different receipt. One agreeing node is enough."""
-    others = rpc.others
+    others = rpc.other_nodes
     if not others or not receipts:
         return list(receipts)
     expected = {receipt.tx_hash: _comparable_part(receipt) for receipt in receipts}

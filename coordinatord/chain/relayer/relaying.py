@@ -23,10 +23,10 @@ from coordinatord.chain.relayer.budgets_sql import Budget
 from coordinatord.chain.relayer.outbox_sql import (
     NewRelay,
     NotQueued,
-    Queued,
+    QueuedRelay,
     RelayKind,
     RelayStatus,
-    Submitted,
+    SubmitOutcome,
 )
 from coordinatord.chain.relayer.role import KINDS_WITHOUT_ROLE, RelayerRole, lacking_role_error, raise_if_role_lacking
 from coordinatord.storage.database import traces_sql
@@ -133,7 +133,7 @@ class Relaying:
         self._awaiting_index: set[Wake] = set()
         # Callers that arrive during a transaction share the next one. Transactions that notify commit one after
         # another, so separate ones would limit the whole deployment to the speed of its disk.
-        self._submissions: BatchedReads[NewRelay, Submitted] = BatchedReads(database, self._write_relays)
+        self._submissions: BatchedReads[NewRelay, SubmitOutcome] = BatchedReads(database, self._write_relays)
         reader = database.prepared_connection()
         self._statuses: BatchedReads[int, RelayStatus | None] = BatchedReads(reader, outbox_sql.read_statuses)
         self._claims: BatchedReads[tuple[bytes, bytes], bool] = BatchedReads(reader, outbox_sql.read_claims_under_way)
@@ -149,13 +149,13 @@ class Relaying:
     async def relay(self, new: NewRelay) -> Outcome:
         """Submit the op, then wait for its outcome."""
         submitted = await self.submit(new)
-        return await self.wait(submitted) if isinstance(submitted, Queued) else submitted
+        return await self.wait(submitted) if isinstance(submitted, QueuedRelay) else submitted
 
     async def is_claiming(self, wallet: bytes, job_id: bytes) -> bool:
         """Return True while a claim of the job by this wallet is under way."""
         return await self._claims.get((job_id, wallet))
 
-    async def submit(self, new: NewRelay) -> Queued | RelayBusy | RefusedByChain:
+    async def submit(self, new: NewRelay) -> QueuedRelay | RelayBusy | RefusedByChain:
         """Store the op in the outbox, or join an equal request under way. From then on the op is sent even if the
         caller leaves. Raise Retryable `relay_unavailable` when the queue is full, and `busy` when the signer's budget
         is used up."""
@@ -175,11 +175,11 @@ class Relaying:
             case NotQueued.INSOLVENT:
                 metrics.budget_refusals.labels("balance").inc()
                 return RefusedByChain("InsufficientBalance", b"")
-            case Queued() as queued:
+            case QueuedRelay() as queued:
                 await self._store_trace(queued)
                 return queued
 
-    async def _store_trace(self, queued: Queued) -> None:
+    async def _store_trace(self, queued: QueuedRelay) -> None:
         """Store the context of a traced request, for the spans of its relay, its blocks and its provider."""
         context = spans.current_context()
         if context is None or not spans.is_sampled(context) or queued.joined:
@@ -192,7 +192,7 @@ class Relaying:
         except Retryable as error:
             log.debug("trace not stored", id=queued.id, reason=str(error))
 
-    async def wait(self, queued: Queued) -> Outcome:
+    async def wait(self, queued: QueuedRelay) -> Outcome:
         """Wait for the relay's end, and until the index shows it. Raise Retryable `relay_unavailable` when nothing was
         or will be signed, or when the database lost the relay."""
         status, sent_hash = await self._wait_for_status(queued)
@@ -210,13 +210,13 @@ class Relaying:
         # The relay is still queued, or nodes have refused its bytes so far. An equal request joins it.
         raise _dropped_error((status and status.refusal) or "relay_queue_timeout")
 
-    async def _write_relays(self, database: Database, relays: list[NewRelay]) -> dict[NewRelay, Submitted]:
-        async def body(connection: Connection) -> list[Submitted]:
+    async def _write_relays(self, database: Database, relays: list[NewRelay]) -> dict[NewRelay, SubmitOutcome]:
+        async def body(connection: Connection) -> list[SubmitOutcome]:
             return await outbox_sql.submit_all(connection, relays, max_depth=self._max_depth)
 
         return dict(zip(relays, await database.transact(body), strict=True))
 
-    async def _wait_for_status(self, queued: Queued) -> tuple[RelayStatus | None, bytes | None]:
+    async def _wait_for_status(self, queued: QueuedRelay) -> tuple[RelayStatus | None, bytes | None]:
         """Return the final status, or the status at the end of the wait, or None when no status could be read. Also
         return the hash of a transaction that a node may have. The queue's timeout applies until a node may have the
         bytes. Then the wait for the receipt begins."""

@@ -71,7 +71,7 @@ async def repair_nonces(role_connection: RoleConnection, rpc: Rpc, account: Rela
     next_nonce = stored_next_nonce or 0
     suspects = find_suspect_nonces(account, next_nonce)
     if suspects or not account.pools_read:
-        await account.read_pools(rpc.others)
+        await account.read_pools(rpc.other_nodes)
         account.pools_read = True
         suspects = find_suspect_nonces(account, next_nonce)
     foreign = range(next_nonce, account.nonce_floor) if stored_next_nonce is not None else range(0)
@@ -143,7 +143,7 @@ async def _others_contradict(rpc: Rpc, account: RelayerAccount, lost: Sequence[P
     """Return True while another node has one of the receipts, or does not count the nonces as used. If the relayer
     relied on one node, it might send an op under a second nonce."""
     hashes = [version.hash for tx in lost for version in tx.versions]
-    for other in rpc.others:
+    for other in rpc.other_nodes:
         receipts, count = await read_receipts_and_count(other, account.address, hashes)
         if receipts or count <= max(tx.nonce for tx in lost):
             log.warning("another node does not see these nonces lost", nonces=[tx.nonce for tx in lost])
@@ -170,7 +170,7 @@ async def _close_gaps(role_connection: RoleConnection, account: RelayerAccount, 
             log.warning("gap in the nonces closed", nonce=nonce)
             is_self_transfer.append(await sign_self_transfer(connection, account, nonce, lost_id))
     for fill in is_self_transfer:
-        if (lost := account.lost.with_id(fill.id)) is not None:
+        if (lost := account.lost.find_by_id(fill.id)) is not None:
             account.lost.remove(lost)
         account.pending.add(fill)
 

@@ -89,7 +89,7 @@ async def resolve_receipts(
         )
         booked = await budgets_sql.book_gas(connection, mined)
         to_requeue = [relay_id for relay_id in to_requeue if relay_id not in rebound]
-        await results_sql.requeue(
+        await results_sql.requeue_relays(
             connection,
             to_requeue + [relay.id for relay in await results_sql.read_carried_relays(connection, filled)],
             "rpc_internal",
@@ -112,9 +112,9 @@ def _learn_gas(account: RelayerAccount, tx: PendingTx, receipt: TxReceipt, refus
     if _is_self_transfer(tx, receipt.tx_hash) or not tx.expected_gas:
         return
     if not receipt.succeeded:
-        account.gas.learn_out_of_gas()
+        account.planned_gas.learn_out_of_gas()
     elif not any(call.tx_id == tx.id for call in refused):
-        account.gas.learn_usage(tx.expected_gas, receipt.gas_used)
+        account.planned_gas.learn_usage(tx.expected_gas, receipt.gas_used)
 
 
 def _is_self_transfer(tx: PendingTx, mined_hash: bytes) -> bool:

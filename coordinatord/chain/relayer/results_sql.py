@@ -93,7 +93,7 @@ async def find_undecided_of_same_subjects(connection: Connection, relay_ids: Seq
     return [StoredRelay(*row) for row in rows]
 
 
-async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -> None:
+async def requeue_relays(connection: Connection, relay_ids: Sequence[int], code: str) -> None:
     """Requeue signed relays whose transaction has become ineffective. Remember the transactions, which may still be
     mined. Drop a relay with `code` if it was requeued too often. Also drop a relay that had already ended before a
     reorg removed its block, and whose request is under way again."""
@@ -136,7 +136,9 @@ async def mark_lost(connection: Connection, tx_ids: Sequence[int]) -> None:
     """Record that foreign transactions used the nonces of these transactions. Requeue their relays, to be simulated
     again."""
     await connection.execute("update relay_txs set lost = true where id = any($1::bigint[])", tx_ids)
-    await requeue(connection, [relay.id for relay in await read_carried_relays(connection, tx_ids)], "nonce_conflict")
+    await requeue_relays(
+        connection, [relay.id for relay in await read_carried_relays(connection, tx_ids)], "nonce_conflict"
+    )
 
 
 async def unmine_blocks(connection: Connection, chain_id: int, account: bytes, block_hashes: Sequence[bytes]) -> int:

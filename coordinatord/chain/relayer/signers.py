@@ -110,7 +110,7 @@ def program_signer(program: SigningProgram, address: bytes, timeout_s: float) ->
     return ExternalSigner(address, request_signature, timeout_s + 1)
 
 
-class _Answer(msgspec.Struct):
+class _SignerAnswer(msgspec.Struct):
     result: str | dict[str, object] | None = None
     error: dict[str, object] | None = None
 
@@ -130,16 +130,16 @@ def http_signer(transport: Transport, address: bytes, account: str, timeout_s: f
             status, text = await transport(msgspec.json.encode(body))
         except NoResponse as error:
             raise SigningFailed(f"{setting} does not answer: {error}") from None
-        raw = _read_answer(status, text, setting)
+        raw = _decode_signer_answer(status, text, setting)
         await to_thread.run_sync(require_signed_transaction, raw, transaction, account, setting)
         return raw
 
     return ExternalSigner(address, request_signature, timeout_s)
 
 
-def _read_answer(status: int, text: bytes, setting: str) -> bytes:
+def _decode_signer_answer(status: int, text: bytes, setting: str) -> bytes:
     try:
-        answer = msgspec.json.decode(text, type=_Answer)
+        answer = msgspec.json.decode(text, type=_SignerAnswer)
     except DECODE_ERRORS:
         raise SigningFailed(f"{setting} answered HTTP {status} without a JSON-RPC body") from None
     if answer.error is not None:

@@ -13,7 +13,7 @@ from coordinatord.chain.relayer import queue_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.coalesce import PlannedTx
 from coordinatord.chain.relayer.fees import Fee, initial_fee, replacement_fee, self_transfer_fee
-from coordinatord.chain.relayer.in_flight import PendingTx, Version
+from coordinatord.chain.relayer.in_flight import PendingTx, SignedVersion
 from coordinatord.chain.relayer.signers import SignerUnavailable, sign_in_order
 from coordinatord.chain.relayer.tx_size import BASE_GAS
 from coordinatord.storage.database.connections import Connection
@@ -59,7 +59,7 @@ async def sign_self_transfer(
     """Sign a transfer of zero value to the account itself, to fill a nonce that the chain waits for. `lost_id` is the
     nonce's lost transaction. The old versions of that transaction stay watched, because they may still be mined
     instead."""
-    lost = None if lost_id is None else account.lost.with_id(lost_id)
+    lost = None if lost_id is None else account.lost.find_by_id(lost_id)
     fill = PendingTx(lost_id or 0, nonce, account.address, BASE_GAS, [] if lost is None else list(lost.versions))
     # If the lost transaction is already a self-transfer, do not sign: the same self-transfer is sent again.
     if not fill.versions or not fill.latest.is_self_transfer:
@@ -73,7 +73,7 @@ async def sign_self_transfer(
     return fill
 
 
-async def sign_replacement(account: RelayerAccount, tx: PendingTx) -> Version | None:
+async def sign_replacement(account: RelayerAccount, tx: PendingTx) -> SignedVersion | None:
     """Sign the next version of a pending transaction, or return None while the current version is good enough. An
     abandoned transaction becomes a self-transfer, which uses up the nonce."""
     if tx.unsendable:
@@ -84,7 +84,7 @@ async def sign_replacement(account: RelayerAccount, tx: PendingTx) -> Version | 
     return None if fee is None else await _sign_version(account, tx, fee, is_self_transfer=tx.latest.is_self_transfer)
 
 
-async def _sign_version(account: RelayerAccount, tx: PendingTx, fee: Fee, *, is_self_transfer: bool) -> Version:
+async def _sign_version(account: RelayerAccount, tx: PendingTx, fee: Fee, *, is_self_transfer: bool) -> SignedVersion:
     return _new_version(
         fee,
         await account.signer.sign(_build_unsigned(account, tx, fee, is_self_transfer=is_self_transfer)),
@@ -97,5 +97,5 @@ def _build_unsigned(account: RelayerAccount, tx: PendingTx, fee: Fee, *, is_self
     return Transaction(account.chain_id, tx.nonce, fee.tip, fee.cap, gas, target, 0, calldata)
 
 
-def _new_version(fee: Fee, signed: SignedTransaction, *, is_self_transfer: bool = False) -> Version:
-    return Version(signed.hash, signed.raw, fee.cap, fee.tip, is_self_transfer)
+def _new_version(fee: Fee, signed: SignedTransaction, *, is_self_transfer: bool = False) -> SignedVersion:
+    return SignedVersion(signed.hash, signed.raw, fee.cap, fee.tip, is_self_transfer)

@@ -31,7 +31,7 @@ class SolvencyChecks:
         # Without a balance, the check of the chain decides.
         if balance is None:
             return PaymentPromise(amount)
-        promised = standing.open_amounts + standing.unindexed
+        promised = standing.open_amounts + standing.unindexed_amounts
         if promised + amount > balance:
             balance = await self.read_balance_as_indexed(owner, standing, balance)
         if promised + amount > balance:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from coordinatord.chain.relayer.in_flight import PendingTx, Version
+from coordinatord.chain.relayer.in_flight import PendingTx, SignedVersion
 from coordinatord.storage.database.columns import columns
 from coordinatord.storage.database.connections import Connection
 
@@ -49,7 +49,7 @@ async def insert_transactions(connection: Connection, chain_id: int, account: by
     await add_versions(connection, [(tx.id, tx.latest) for tx in txs])
 
 
-async def add_versions(connection: Connection, versions: Sequence[tuple[int, Version]]) -> None:
+async def add_versions(connection: Connection, versions: Sequence[tuple[int, SignedVersion]]) -> None:
     """Store new versions by transaction id. Skip bytes that are stored already."""
     await connection.execute(
         "insert into relay_tx_versions (tx_id, hash, raw, max_fee, max_tip, fills)"
@@ -105,16 +105,16 @@ async def turn_into_self_transfer(connection: Connection, fill: PendingTx) -> No
 
 async def read_pending(connection: Connection, chain_id: int, account: bytes) -> list[PendingTx]:
     """Return the transactions with nonces not known to be used, in nonce order."""
-    return await _read_stored(connection, chain_id, account, "t.block_number is null and not t.lost")
+    return await _read_stored_txs(connection, chain_id, account, "t.block_number is null and not t.lost")
 
 
 async def read_lost(connection: Connection, chain_id: int, account: bytes) -> list[PendingTx]:
     """Return the transactions of the last hour that lost their nonce to a foreign transaction. A reorg may revive
     them."""
-    return await _read_stored(connection, chain_id, account, "t.lost and t.created_at > now() - interval '1 hour'")
+    return await _read_stored_txs(connection, chain_id, account, "t.lost and t.created_at > now() - interval '1 hour'")
 
 
-async def _read_stored(connection: Connection, chain_id: int, account: bytes, condition: str) -> list[PendingTx]:
+async def _read_stored_txs(connection: Connection, chain_id: int, account: bytes, condition: str) -> list[PendingTx]:
     rows = await connection.fetch(
         "select t.id, t.nonce, t.target, t.gas, t.calldata, t.refusal, v.hash, v.raw, v.max_fee, v.max_tip, v.fills"
         " from relay_txs t join relay_tx_versions v on v.tx_id = t.id"
@@ -125,7 +125,7 @@ async def _read_stored(connection: Connection, chain_id: int, account: bytes, co
     )
     txs: dict[int, PendingTx] = {}
     for r in rows:
-        version = Version(r["hash"], r["raw"], int(r["max_fee"]), int(r["max_tip"]), r["fills"])
+        version = SignedVersion(r["hash"], r["raw"], int(r["max_fee"]), int(r["max_tip"]), r["fills"])
         if r["id"] in txs:
             txs[r["id"]].versions.append(version)
         else:

@@ -158,12 +158,12 @@ class _Worker:
         await self._caught_up.wait()
         while True:
             now = anyio.current_time()
-            due = [tx for tx in self._account.pending if tx.due <= now]
+            due = [tx for tx in self._account.pending if tx.next_send_at <= now]
             if due:
                 await self._apply_sent_versions(await broadcast(self._rpc, due))
                 # Intake waits while signed bytes are unsent.
                 self._wake_signing()
-            next_due = min((tx.due for tx in self._account.pending), default=math.inf)
+            next_due = min((tx.next_send_at for tx in self._account.pending), default=math.inf)
             await self._wake_sending.wait(min(max(next_due - anyio.current_time(), 0.0), _ACCOUNT_REFRESH_INTERVAL_S))
 
     async def _apply_sent_versions(self, sent_versions: list[SentVersion]) -> None:
@@ -194,17 +194,17 @@ class _Worker:
             await anyio.sleep(_QUEUE_POLL_INTERVAL_S)
 
     async def _run_decision(
-        self, what: str, do: Callable[[], Awaitable[None]], *, may_change_node: bool = False
+        self, description: str, decide: Callable[[], Awaitable[None]], *, may_change_node: bool = False
     ) -> bool:
         """Make one decision with the view of one node. Return False when the node or the signer failed. Errors of
         the database end the term."""
         try:
             async with self._rpc.decision(may_change_node=may_change_node):
-                await do()
+                await decide()
         except SignerUnavailable:
             # The signer has logged the failure.
             return False
         except (Retryable, RpcError) as error:
-            log.warning("decision failed", what=what, reason=str(error))
+            log.warning("decision failed", what=description, reason=str(error))
             return False
         return True

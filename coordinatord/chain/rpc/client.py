@@ -106,7 +106,7 @@ class Rpc:
         self._ids = itertools.count(1)
 
     @property
-    def others(self) -> Sequence["Rpc"]:
+    def other_nodes(self) -> Sequence["Rpc"]:
         """Other fit nodes of the chain. Results are checked against them, and transactions are also sent to them.
 
         Empty if only one node is configured, or if each request may go to any fit node.
@@ -123,15 +123,15 @@ class Rpc:
         """Return the decoded result. Raise RpcError or Retryable."""
         return await self.call_as(object, method, *params)
 
-    async def call_as(self, kind: type[T], method: str, *params: Json) -> T:
-        """Return the result decoded into `kind`. Raise Retryable for an answer of another shape."""
+    async def call_as(self, result_type: type[T], method: str, *params: Json) -> T:
+        """Return the result decoded into `result_type`. Raise Retryable for an answer of another shape."""
         body = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
         raw = await self._post(_ENCODER.encode(body), method)
         try:
             # A page of logs takes megabytes, so decode it only once, straight into its type.
-            direct = msgspec.json.decode(raw, type=_Result[kind])  # type: ignore[valid-type] # kind is a value
+            direct = msgspec.json.decode(raw, type=_Result[result_type])  # type: ignore[valid-type] # result_type is a value
         except DECODE_ERRORS:
-            return _unwrap_result(_decode_answer(raw, method), kind, method)
+            return _unwrap_result(_decode_answer(raw, method), result_type, method)
         if direct.error is not None:
             raise classify_error(direct.error)
         return direct.result
@@ -206,9 +206,9 @@ class Rpc:
         return answer
 
 
-def decode_result(raw: msgspec.Raw, kind: type[T], request_name: str) -> T:
+def decode_result(raw: msgspec.Raw, result_type: type[T], request_name: str) -> T:
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return msgspec.json.decode(raw, type=result_type)
     except DECODE_ERRORS as broken:
         raise _unusable_answer_error(
             request_name, "the answer does not have the shape that the method returns"
@@ -260,10 +260,10 @@ def _decode_answer(raw: bytes, method: str) -> _RpcAnswer:
         raise _unusable_answer_error(method, "the answer is not JSON-RPC") from broken
 
 
-def _unwrap_result(answer: _RpcAnswer, kind: type[T], method: str) -> T:
+def _unwrap_result(answer: _RpcAnswer, result_type: type[T], method: str) -> T:
     if answer.error is not None:
         raise classify_error(answer.error)
-    return decode_result(answer.result, kind, method)
+    return decode_result(answer.result, result_type, method)
 
 
 def _batch_error(raw: bytes, request_name: str) -> Exception:

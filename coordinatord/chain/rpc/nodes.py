@@ -124,11 +124,11 @@ class Nodes:
             if node.head is not None and reference is not None:
                 metrics.node_lag.labels(node.name).set(reference - node.head)
 
-    async def watch_heads(self, chain_id: int, pause: float) -> None:
+    async def watch_heads(self, chain_id: int, pause_s: float) -> None:
         """Read the heads of all nodes repeatedly. Needed only with several nodes, whose heads are compared."""
         while True:
             await self.read_heads(chain_id)
-            await anyio.sleep(pause)
+            await anyio.sleep(pause_s)
 
 
 def _same_answer(first: bytes, other: bytes) -> bool:
@@ -142,12 +142,12 @@ def _same_answer(first: bytes, other: bytes) -> bool:
 def _comparable_results(answer: bytes) -> dict[object, object]:
     decoded = msgspec.json.decode(answer)
     calls = decoded if isinstance(decoded, list) else [decoded]
-    found: dict[object, object] = {}
+    results: dict[object, object] = {}
     for call in calls:
         if isinstance(call, dict):
             error = call.get("error")
-            found[str(call.get("id"))] = classify_error(error).data if isinstance(error, dict) else call.get("result")
-    return found
+            results[str(call.get("id"))] = classify_error(error).data if isinstance(error, dict) else call.get("result")
+    return results
 
 
 def node_names(urls: Sequence[str]) -> list[str]:

@@ -38,7 +38,7 @@ class PinnedRpc(Rpc):
         return self._node
 
     @property
-    def others(self) -> Sequence[Rpc]:
+    def other_nodes(self) -> Sequence[Rpc]:
         return [node.rpc for node in self._nodes.fit_nodes() if node is not self._node and not node.is_unreachable]
 
     @asynccontextmanager

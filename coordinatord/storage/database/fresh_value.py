@@ -36,7 +36,7 @@ class FreshValue(Generic[T]):
         return await self._reads.get(None)
 
     def recent_value(self, max_age_s: float = MAX_AGE_S) -> T | None:
-        """Return the last value if its read began less than `max_age_s` ago and after the last `invalidate`, or None."""
+        """Return the last value, or None if its read began `max_age_s` ago or earlier, or before `invalidate`."""
         age = self._clock() - self._read_at
         if age >= max_age_s or self._read_at <= self._invalidated_at:
             return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.errors import DATABASE_ERRORS, database_unavailable, is_our_bug
+from coordinatord.storage.database.errors import DATABASE_ERRORS, database_unavailable, is_program_bug
 
 if TYPE_CHECKING:
     import asyncpg
@@ -99,7 +99,7 @@ class _LazyConnection:
             return await self._fetch(timeout_s, query, arguments)
         except DATABASE_ERRORS as error:
             self.drop()
-            if is_our_bug(error):
+            if is_program_bug(error):
                 raise
             if not was_open or isinstance(error, TimeoutError):
                 raise database_unavailable(error) from error

@@ -117,7 +117,7 @@ def prepared_source(
 
 @asynccontextmanager
 async def open_replicas(
-    urls: Sequence[str], *, max_size: int, statement_timeout: float = STATEMENT_TIMEOUT_S
+    urls: Sequence[str], *, max_size: int, statement_timeout_s: float = STATEMENT_TIMEOUT_S
 ) -> AsyncIterator[list[Replica]]:
     """Open the standbys. They are connected when first read, so an unreachable standby does not delay the start."""
     async with AsyncExitStack() as stack:
@@ -126,8 +126,8 @@ async def open_replicas(
             opened = open_database(
                 url,
                 max_size=max_size,
-                acquire_timeout=_READ_TIMEOUT_S,
-                statement_timeout=statement_timeout,
+                acquire_timeout_s=_READ_TIMEOUT_S,
+                statement_timeout_s=statement_timeout_s,
                 standby=True,
             )
             parts = urlsplit(url)

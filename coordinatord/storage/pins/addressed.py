@@ -19,7 +19,7 @@ from coordinatord.base.thread_pipe import thread_pipe
 from coordinatord.storage.pins.pinned_sql import KeyMap
 from coordinatord.storage.pins.requests import StoreRequests, build_payload, missing_error, rejected_error
 from coordinatord.storage.pins.store import (
-    MAX_SINGLE_BYTES,
+    MAX_SINGLE_REQUEST_BYTES,
     BeforePart,
     PinnedObject,
     StreamedContent,
@@ -43,7 +43,7 @@ class PlainS3Store:
     async def put(self, key: str, content: bytes) -> PinnedObject:
         cid = str(cid_of(content) if len(content) <= _INLINE_HASH_BYTES else await to_thread.run_sync(cid_of, content))
         replaced = await self.keys.pin(key, cid)
-        if len(content) > MAX_SINGLE_BYTES:
+        if len(content) > MAX_SINGLE_REQUEST_BYTES:
             await put_in_parts(self.requests, GATEWAY_PATH + cid, split_into_pieces(content), ignore_part)
         else:
             await self.requests.send("put", "PUT", GATEWAY_PATH + cid, payload=await build_payload(content))

@@ -74,13 +74,13 @@ class _RowWriter:
         return dict.fromkeys(ended)
 
 
-async def _hold_all(database: Database, wanted: list[_HoldRequest]) -> dict[_HoldRequest, HeldObject | None]:
+async def _hold_all(database: Database, requests: list[_HoldRequest]) -> dict[_HoldRequest, HeldObject | None]:
     """Hold each key once per statement, because one statement can change a row only once."""
     answers: dict[_HoldRequest, HeldObject | None] = {}
-    while remaining := [request for request in wanted if request not in answers]:
+    while remaining := [request for request in requests if request not in answers]:
         by_key = {request.new.key: request for request in remaining}
         new = [request.new for request in by_key.values()]
-        known = await database.transact(partial(objects_sql.hold_objects, new=new))
+        known = await database.transact(partial(objects_sql.hold_objects, new_objects=new))
         answers |= {request: HeldObject(known[key]) if key in known else None for key, request in by_key.items()}
     return answers
 

@@ -73,11 +73,11 @@ _UNPINNED_MESSAGE: Final = "not pinned"
 _MISSING_MESSAGES: Final = ("not found locally", "could not find", "not found", "offline", "no link named")
 
 
-class _Added(msgspec.Struct):
+class _AddAnswer(msgspec.Struct):
     Hash: str = ""
 
 
-class _Failure(msgspec.Struct):
+class _ErrorAnswer(msgspec.Struct):
     Message: str = ""
 
 
@@ -277,7 +277,7 @@ def _parse_added_cid(answer: bytes) -> Cid:
     """Return the content id from the last line. After status 200, a failure appears there in place of the id."""
     lines = answer.strip().splitlines()
     try:
-        text = msgspec.json.decode(lines[-1], type=_Added).Hash if lines else ""
+        text = msgspec.json.decode(lines[-1], type=_AddAnswer).Hash if lines else ""
         return read_store_cid(text, "cid")
     except (*DECODE_ERRORS, Refused) as wrong:
         raise rejected_error(f"the answer has no valid content id: {wrong}") from wrong
@@ -287,7 +287,7 @@ def _require_success(status: int, command: str, answer: bytes) -> None:
     if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
         return
     try:
-        message = msgspec.json.decode(answer, type=_Failure).Message
+        message = msgspec.json.decode(answer, type=_ErrorAnswer).Message
     except DECODE_ERRORS:
         message = ""
     absent = (_UNPINNED_MESSAGE,) if command.startswith("pin/") else (*_MISSING_MESSAGES, _UNPINNED_MESSAGE)

@@ -111,14 +111,14 @@ class NewObject:
     owner: bytes
 
 
-async def hold_objects(connection: Connection, new: Sequence[NewObject]) -> dict[str, str | None]:
+async def hold_objects(connection: Connection, new_objects: Sequence[NewObject]) -> dict[str, str | None]:
     """Hold keys before their uploads, each key once. Return the content id that the store already holds for each key,
     if any.
 
     A key that is missing from the answer is being removed.
     """
     # All writers use the same order, which avoids deadlocks.
-    new = sorted(new, key=lambda new_object: new_object.key)
+    new_objects = sorted(new_objects, key=lambda new_object: new_object.key)
     rows = await connection.fetch(
         "insert into objects as o (key, subject, bytes, sha256, expires_at, owner)"
         " select n.key, n.subject, n.bytes, n.sha256, clock_timestamp() + $5, n.owner"
@@ -131,12 +131,12 @@ async def hold_objects(connection: Connection, new: Sequence[NewObject]) -> dict
         " bytes = excluded.bytes, sha256 = excluded.sha256"
         " where o.removing_until is null or o.removing_until < clock_timestamp()"
         " returning key, cid",
-        [new_object.key for new_object in new],
-        [new_object.subject for new_object in new],
-        [new_object.size for new_object in new],
-        [new_object.sha256 for new_object in new],
+        [new_object.key for new_object in new_objects],
+        [new_object.subject for new_object in new_objects],
+        [new_object.size for new_object in new_objects],
+        [new_object.sha256 for new_object in new_objects],
         HOLD_TIME,
-        [new_object.owner for new_object in new],
+        [new_object.owner for new_object in new_objects],
     )
     return {row["key"]: row["cid"] for row in rows}
 

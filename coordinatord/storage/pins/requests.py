@@ -288,19 +288,19 @@ class StoreRequests:
         _require_success(status, method, url)
 
 
-async def retry_unavailable(attempts: int, once: Callable[[], Awaitable[T]]) -> T:
-    """Call `once` until it succeeds, up to `attempts` times.
+async def retry_unavailable(attempts: int, send: Callable[[], Awaitable[T]]) -> T:
+    """Call `send` until it succeeds, up to `attempts` times.
 
     A plain loop, because tenacity adds a tenth to the cost of a request, and a batch sends one request per line.
     """
     for attempt in range(attempts - 1):
         try:
-            return await once()
+            return await send()
         except Retryable as error:
             if error.code != "store_unavailable":
                 raise
         await anyio.sleep(random.uniform(0, min(_FIRST_RETRY_PAUSE_S * 2**attempt, _MAX_RETRY_PAUSE_S)))  # noqa: S311 - keeps no secret
-    return await once()
+    return await send()
 
 
 @contextmanager

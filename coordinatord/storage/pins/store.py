@@ -45,7 +45,7 @@ _MAX_CONNECTIONS: Final = 32
 # Separate connections for clients that read slowly.
 _MAX_STREAM_CONNECTIONS: Final = 128
 # Content up to this size is sent in one request.
-MAX_SINGLE_BYTES: Final = 8 << 20
+MAX_SINGLE_REQUEST_BYTES: Final = 8 << 20
 _PIECE_BYTES: Final = 1 << 20
 # All stores import content of up to this size as one block, so its content id can be checked.
 _MAX_ONE_BLOCK_BYTES: Final = 1 << 18
@@ -185,7 +185,7 @@ class StreamedContent:
         async for piece in content._rest:
             content.buffered.append(piece)
             content.size += len(piece)
-            if content.size > MAX_SINGLE_BYTES:
+            if content.size > MAX_SINGLE_REQUEST_BYTES:
                 return content
         content.is_whole = True
         return content
@@ -206,7 +206,7 @@ class PinningStore:
 
     async def put(self, key: str, content: bytes) -> PinnedObject:
         """Store content in memory. Large content is sent in parts."""
-        if len(content) > MAX_SINGLE_BYTES:
+        if len(content) > MAX_SINGLE_REQUEST_BYTES:
             return await self.put_pieces(key, split_into_pieces(content))
         return await self._put_whole(key, await build_payload(content))
 

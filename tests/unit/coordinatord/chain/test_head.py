@@ -57,5 +57,5 @@ def test_only_the_window_is_remembered() -> None:
 
 def test_after_going_back_the_ancestor_is_the_head(seen: RecentBlocks) -> None:
     seen.forget_above(11)
-    assert (seen.number, seen.hash) == (11, "a11")
+    assert (seen.head_number, seen.head_hash) == (11, "a11")
     assert seen.classify(*block(12, "b", "a")) is BlockPosition.NEXT

@@ -112,7 +112,7 @@ def test_program_is_asked_in_json_and_its_signed_bytes_are_taken(tmp_path: Path,
         ({"chainId": "0x1"}, "requested: chainId differs"),
         ({"maxFeePerGas": "0x64"}, "requested: maxFeePerGas differs"),
         ({"maxPriorityFeePerGas": "0x1"}, "requested: maxPriorityFeePerGas differs"),
-        ({"accessList": [{"address": "0x" + "99" * 20, "storageKeys": []}]}, "the signed one has an access list"),
+        ({"accessList": [{"address": "0x" + "99" * 20, "storageKeys": []}]}, "it has an access list"),
     ],
 )
 def test_program_that_signs_other_data_is_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:

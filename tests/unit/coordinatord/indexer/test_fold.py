@@ -11,9 +11,9 @@ from coordinatord.chain.indexer.changes import (
     OPEN,
     SETTLED,
     CatalogueModel,
-    Changes,
     Contradiction,
     ProviderPatch,
+    RowChanges,
 )
 from coordinatord.chain.indexer.fold import EventMerger
 
@@ -28,7 +28,7 @@ def posted(job_id: bytes = JOB, **terms: int) -> contract_events.JobPosted:
     )  # fmt: skip
 
 
-def folded(*events: contract_events.Event) -> Changes:
+def folded(*events: contract_events.Event) -> RowChanges:
     fold = EventMerger({5: 1000}.__getitem__)
     for log, event in enumerate(events):
         fold.add(event, 5, log)

@@ -35,7 +35,7 @@ from coordinatord.chain.contracts.job_registry import JobRegistry, PostedOrder
 from coordinatord.chain.contracts.payment_token import PaymentToken
 from coordinatord.chain.relayer.budgets import AdmittedRequest
 from coordinatord.chain.relayer.budgets_sql import Budget, GasLimits, Spending, Standing
-from coordinatord.chain.relayer.outbox_sql import NewRelay, PaymentPromise, Priority, Queued, RelayKind
+from coordinatord.chain.relayer.outbox_sql import NewRelay, PaymentPromise, Priority, QueuedRelay, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
 from coordinatord.chain.relayer.solvency import SolvencyChecks
 from coordinatord.chain.rpc.client import RpcCall
@@ -50,7 +50,7 @@ TX: Final = b"\x0e" * 32
 STORED_CID: Final = "bafkreistored"
 ACCOUNT: Final = b"\x15" * 20
 LIVE: Final = ["asks"]
-STANDING: Final = Standing(settled=0, listed=False, position=-1, open_amounts=0, unindexed=0)
+STANDING: Final = Standing(settled=0, listed=False, position=-1, open_amounts=0, unindexed_amounts=0)
 RELAY_ID: Final = 5
 _SELECTORS: Final = {name: selector for selector, name in ERROR_NAMES.items()}
 
@@ -169,9 +169,9 @@ class Relaying:
     async def submit(self, relay: NewRelay) -> Any:
         self.world.relays.append(relay)
         outcome = self.world.outcome
-        return outcome if isinstance(outcome, RelayBusy) else Queued(RELAY_ID, relay, self.world.joined)
+        return outcome if isinstance(outcome, RelayBusy) else QueuedRelay(RELAY_ID, relay, self.world.joined)
 
-    async def wait(self, queued: Queued) -> Any:
+    async def wait(self, queued: QueuedRelay) -> Any:
         self.world.waits += 1
         if isinstance(self.world.outcome, Exception):
             raise self.world.outcome
@@ -205,7 +205,7 @@ async def submit(world: World, submitter: Submitter, body: OrderBody | MarketPro
     checks = OrderChecks(submitter.domains, registry, promises, *given, time.time)
     holding: list[Any] = [world.offered, Containers(world), Relaying(world)]
     submissions = Submissions(checks, Matchmaker(tables, 30_000, 8), *holding)
-    outcome: SubmitOutcome | Queued = await submissions.submit(body, wait=wait)
+    outcome: SubmitOutcome | QueuedRelay = await submissions.submit(body, wait=wait)
     return outcome
 
 

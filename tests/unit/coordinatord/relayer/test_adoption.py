@@ -15,7 +15,7 @@ from coordinatord.chain.relayer import results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.adoption import adopt_forgotten_transactions
 from coordinatord.chain.relayer.blocks import HeadBlock
-from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, SignedVersion
 from coordinatord.chain.relayer.signers import WalletSigner
 from coordinatord.chain.rpc.client import RpcCall
 
@@ -75,7 +75,7 @@ async def test_only_bytes_that_the_account_signed_are_adopted(
 
     monkeypatch.setattr(transactions_sql, "adopt_transaction", adopt)
     monkeypatch.setattr(results_sql, "record_carried_relays", carried_by)
-    known = Version(b"\x07" * 32, b"\x02", max_fee=1, max_tip=1, is_self_transfer=False)
+    known = SignedVersion(b"\x07" * 32, b"\x02", max_fee=1, max_tip=1, is_self_transfer=False)
     missing = PendingTx(105, 5, TRANSACTION.to or b"", 21_000, [known], TRANSACTION.data)
     account = RelayerAccount(CHAIN, WalletSigner(OURS), PendingTxs([missing]), PendingTxs([]))
     head = HeadBlock(50, "0x", "0x", 0, 0, ())
@@ -86,7 +86,7 @@ async def test_only_bytes_that_the_account_signed_are_adopted(
 
 
 async def test_unknown_content_under_a_pending_nonce_is_not_adopted() -> None:
-    known = Version(b"\x07" * 32, b"\x02", max_fee=1, max_tip=1, is_self_transfer=False)
+    known = SignedVersion(b"\x07" * 32, b"\x02", max_fee=1, max_tip=1, is_self_transfer=False)
     missing = PendingTx(105, 5, TRANSACTION.to or b"", 21_000, [known], b"other content")
     account = RelayerAccount(CHAIN, WalletSigner(OURS), PendingTxs([missing]), PendingTxs([]))
     term: Any = Term()

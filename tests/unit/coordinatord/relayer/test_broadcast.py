@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.relayer.broadcast import SendResult, broadcast
-from coordinatord.chain.relayer.in_flight import PendingTx, Version
+from coordinatord.chain.relayer.in_flight import PendingTx, SignedVersion
 from coordinatord.chain.rpc.client import Rpc
 from tests.support.fakes.rpc_node import RpcFault, RpcNode
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 def tx(nonce: int, size: int = 10) -> PendingTx:
-    version = Version(nonce.to_bytes(32, "big"), bytes(size), max_fee=10, max_tip=1, is_self_transfer=False)
+    version = SignedVersion(nonce.to_bytes(32, "big"), bytes(size), max_fee=10, max_tip=1, is_self_transfer=False)
     return PendingTx(nonce, nonce, b"\x01" * 20, 1000, [version])
 
 
@@ -139,7 +139,7 @@ class Several(Rpc):
         self._beside = [other.rpc() for other in beside]
 
     @property
-    def others(self) -> Sequence[Rpc]:
+    def other_nodes(self) -> Sequence[Rpc]:
         return self._beside
 
 

@@ -1,10 +1,10 @@
 import pytest
 
-from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, SignedVersion
 
 
-def version(name: bytes) -> Version:
-    return Version(name.ljust(32, b"\0"), name, max_fee=10, max_tip=1, is_self_transfer=False)
+def version(name: bytes) -> SignedVersion:
+    return SignedVersion(name.ljust(32, b"\0"), name, max_fee=10, max_tip=1, is_self_transfer=False)
 
 
 def tx(nonce: int) -> PendingTx:
@@ -15,9 +15,9 @@ def test_transaction_is_found_by_every_version() -> None:
     pending, one = PendingTxs([tx(3)]), None
     one = next(iter(pending))
     pending.replace(one, version(b"second"))
-    assert [pending.with_hash(v.hash) for v in one.versions] == [one, one]
+    assert [pending.find_by_hash(v.hash) for v in one.versions] == [one, one]
     pending.remove(one)
-    assert [pending.with_hash(v.hash) for v in one.versions] == [None, None]
+    assert [pending.find_by_hash(v.hash) for v in one.versions] == [None, None]
     assert len(pending) == 0
 
 
@@ -29,11 +29,11 @@ def test_transactions_are_in_nonce_order() -> None:
 def test_resend_delay_depends_on_the_outcome() -> None:
     one = tx(1)
     one.record_accepted(now=100.0)
-    assert one.due == pytest.approx(110.0)
+    assert one.next_send_at == pytest.approx(110.0)
     waits = []
     for _ in range(8):
         one.record_not_accepted(now=0.0)
-        waits.append(one.due)
+        waits.append(one.next_send_at)
     assert waits == sorted(waits)
     assert waits[-1] == pytest.approx(5.0)
 
@@ -43,7 +43,7 @@ def test_replacement_is_due_immediately() -> None:
     one.record_not_accepted(now=50.0)
     one.underpriced = True
     one.add_version(version(b"second"))
-    assert one.due == pytest.approx(0.0)
+    assert one.next_send_at == pytest.approx(0.0)
     assert not one.underpriced
 
 

@@ -31,8 +31,10 @@ class Node:
         return [msgspec.Raw(msgspec.json.encode(f"0x{self.balance:064x}"))]
 
 
-def standing(*, open_amounts: int, unindexed: int = 0) -> Standing:
-    return Standing(settled=0, listed=False, position=AT, open_amounts=open_amounts, unindexed=unindexed)
+def standing(*, open_amounts: int, unindexed_amounts: int = 0) -> Standing:
+    return Standing(
+        settled=0, listed=False, position=AT, open_amounts=open_amounts, unindexed_amounts=unindexed_amounts
+    )
 
 
 def promises(node: Node) -> SolvencyChecks:
@@ -41,7 +43,7 @@ def promises(node: Node) -> SolvencyChecks:
 
 async def test_covered_amount_is_promised_without_a_read() -> None:
     node = Node(0)
-    promise = await promises(node).promise_payment(standing(open_amounts=60, unindexed=10), OWNER, 30, 100)
+    promise = await promises(node).promise_payment(standing(open_amounts=60, unindexed_amounts=10), OWNER, 30, 100)
     assert promise == PaymentPromise(30, 40, AT)
     assert node.asked == 0
 
@@ -54,7 +56,9 @@ async def test_unindexed_claim_does_not_count_against_its_owner() -> None:
 
 async def test_uncovered_amount_is_not_promised() -> None:
     assert await promises(Node(100)).promise_payment(standing(open_amounts=60), OWNER, 41, 40) is None
-    assert await promises(Node(0)).promise_payment(standing(open_amounts=60, unindexed=10), OWNER, 31, 100) is None
+    assert (
+        await promises(Node(0)).promise_payment(standing(open_amounts=60, unindexed_amounts=10), OWNER, 31, 100) is None
+    )
 
 
 async def test_unknown_balance_refuses_no_owner() -> None:

@@ -15,7 +15,7 @@ from coordinatord.chain.relayer import blocks, repair, results_sql, transactions
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import HeadBlock
 from coordinatord.chain.relayer.fees import FeeCeiling, FeeMarket
-from coordinatord.chain.relayer.in_flight import MAX_RECEIPT_LAG_S, PendingTx, PendingTxs, Version
+from coordinatord.chain.relayer.in_flight import MAX_RECEIPT_LAG_S, PendingTx, PendingTxs, SignedVersion
 from coordinatord.chain.relayer.receipts import TxReceipt
 from coordinatord.chain.relayer.repair import MAX_PASSED_TURNS, raise_fees, repair_nonces, revive_unmined
 from coordinatord.chain.relayer.signers import WalletSigner
@@ -29,11 +29,13 @@ NOW: Final = 10_000.0
 AN_HOUR: Final = 3600.0
 
 
-def version_of(name: int, *, is_self_transfer: bool = False, max_fee: int = 100) -> Version:
-    return Version(name.to_bytes(32, "big"), b"\x02", max_fee=max_fee, max_tip=2, is_self_transfer=is_self_transfer)
+def version_of(name: int, *, is_self_transfer: bool = False, max_fee: int = 100) -> SignedVersion:
+    return SignedVersion(
+        name.to_bytes(32, "big"), b"\x02", max_fee=max_fee, max_tip=2, is_self_transfer=is_self_transfer
+    )
 
 
-def tx(nonce: int, *versions: Version) -> PendingTx:
+def tx(nonce: int, *versions: SignedVersion) -> PendingTx:
     """Return a transaction. Its id is its nonce plus one hundred."""
     return PendingTx(100 + nonce, nonce, b"\x11" * 20, 1000, list(versions) or [version_of(nonce)])
 
@@ -53,7 +55,7 @@ class Node:
     receipts: list[TxReceipt] = attrs.field(factory=list)
     count: int = 0
     blocks: dict[int, HeadBlock] = attrs.field(factory=dict)
-    others: list["Node"] = attrs.field(factory=list)
+    other_nodes: list["Node"] = attrs.field(factory=list)
     asked: list[Sequence[bytes]] = attrs.field(factory=list)
     pool: int = 0
 
@@ -73,7 +75,7 @@ class Tables:
     unmade: list[Sequence[bytes]] = attrs.field(factory=list)
     lost: list[int] = attrs.field(factory=list)
     resolved: list[TxReceipt] = attrs.field(factory=list)
-    versions: list[tuple[int, Version]] = attrs.field(factory=list)
+    versions: list[tuple[int, SignedVersion]] = attrs.field(factory=list)
     unexplained: list[int] = attrs.field(factory=list)
     sought: list[set[int]] = attrs.field(factory=list)
     remembered: set[int] = attrs.field(factory=set)  # nonces that a block used with another version's bytes
@@ -115,7 +117,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
     async def mark_lost(to: Tables, ids: Sequence[int]) -> None:
         to.lost += ids
 
-    async def add_versions(to: Tables, versions: Sequence[tuple[int, Version]]) -> None:
+    async def add_versions(to: Tables, versions: Sequence[tuple[int, SignedVersion]]) -> None:
         to.versions += versions
 
     async def sign_self_transfer(to: Tables, account: RelayerAccount, nonce: int, lost_id: int | None) -> PendingTx:
@@ -233,7 +235,7 @@ async def test_nonce_that_a_forgotten_version_used_is_not_given_up(tables: Table
 
 
 async def test_bytes_in_the_pool_of_another_node_are_not_outbid(tables: Tables) -> None:
-    tables.next, tables.gaps, node = 7, {5: None, 6: None}, Node(others=[Node(pool=6)])
+    tables.next, tables.gaps, node = 7, {5: None, 6: None}, Node(other_nodes=[Node(pool=6)])
     of = account(5)
     of.pool_end = 5
     assert await repaired(tables, node, of)
@@ -244,7 +246,7 @@ async def test_nonce_uncounted_by_the_receipts_node_is_kept(tables: Tables) -> N
     tables.next, node = 6, Node(count=5)
     of = account(6, tx(5))
     assert not await missing_for_long(tables, node, of)
-    assert of.pending.with_id(105) is not None
+    assert of.pending.find_by_id(105) is not None
     assert tables.lost == []
 
 
@@ -288,7 +290,7 @@ async def test_at_most_thirty_two_used_nonces_are_examined_at_once(tables: Table
     ids=["agrees", "counts fewer", "has a receipt"],
 )
 async def test_nonce_is_given_up_only_if_all_nodes_agree(other: Node, lost: list[int], tables: Tables) -> None:
-    tables.next, node = 7, Node(count=7, others=[Node(count=7), other])
+    tables.next, node = 7, Node(count=7, other_nodes=[Node(count=7), other])
     of = account(7, tx(5), tx(6))
     assert await missing_for_long(tables, node, of) is bool(lost)
     assert nonces(of.lost) == lost
@@ -296,7 +298,7 @@ async def test_nonce_is_given_up_only_if_all_nodes_agree(other: Node, lost: list
 
 
 async def test_gap_is_closed_while_nodes_differ_on_what_is_lost(tables: Tables) -> None:
-    tables.next, tables.gaps, node = 7, {6: None}, Node(count=6, others=[Node()])
+    tables.next, tables.gaps, node = 7, {6: None}, Node(count=6, other_nodes=[Node()])
     of = account(6, tx(5))
     next(iter(of.pending)).receipt_missing_since = NOW - MAX_RECEIPT_LAG_S
     assert await repaired(tables, node, of)
@@ -305,7 +307,7 @@ async def test_gap_is_closed_while_nodes_differ_on_what_is_lost(tables: Tables) 
 
 async def test_other_nodes_are_asked_only_about_what_seems_lost(tables: Tables) -> None:
     other = Node()
-    tables.next, node = 6, Node(count=6, others=[other])
+    tables.next, node = 6, Node(count=6, other_nodes=[other])
     await repaired(tables, node, account(6, tx(5)))
     assert other.asked == []
 
@@ -370,7 +372,7 @@ async def test_only_bytes_that_the_market_left_behind_are_made_dearer(tables: Ta
     assert await raised(tables, of)
     assert ([tx_id for tx_id, _ in tables.versions], len(cheap.versions), len(enough.versions)) == ([105], 2, 1)
     assert tables.versions == [(105, cheap.latest)]
-    assert of.pending.with_hash(cheap.latest.hash) is cheap
+    assert of.pending.find_by_hash(cheap.latest.hash) is cheap
     assert replaced_for_fee() == before + 1
     assert not await raised(tables, of)
     assert tables.transactions == 1

@@ -6,12 +6,12 @@ from common.secp256k1 import Wallet
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.broadcast import SendResult, SentVersion, apply_sent_versions
-from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, SignedVersion
 from coordinatord.chain.relayer.tx_size import MAX_TX_BYTES, TX_GAS_CAP
 
 
 def tx(nonce: int, *, gas: int = 8_000_000, is_self_transfer: bool = False) -> PendingTx:
-    version = Version(
+    version = SignedVersion(
         nonce.to_bytes(32, "big"), bytes(100_000), max_fee=10, max_tip=1, is_self_transfer=is_self_transfer
     )
     return PendingTx(nonce, nonce, b"\x01" * 20, gas, [version], unsent=True)
@@ -105,7 +105,7 @@ def test_accepted_self_transfer_keeps_the_refusal() -> None:
     one = tx(1)
     of = account(one)
     note(of, 0.0, tx1=SendResult.TOO_MUCH_GAS)
-    of.pending.replace(one, Version(b"\x09" * 32, b"", max_fee=12, max_tip=2, is_self_transfer=True))
+    of.pending.replace(one, SignedVersion(b"\x09" * 32, b"", max_fee=12, max_tip=2, is_self_transfer=True))
     note(of, 1.0, tx1=SendResult.ACCEPTED)
     assert (one.unsent, one.refusal) == (False, "rpc_internal")
 
@@ -114,7 +114,7 @@ def test_accepted_self_transfer_keeps_the_refusal() -> None:
 def test_failed_sending_is_retried_soon(outcome: SendResult) -> None:
     one = tx(1)
     note(account(one), 50.0, tx1=outcome)
-    assert (one.due, one.failures) == (50.25, 1)
+    assert (one.next_send_at, one.failures) == (50.25, 1)
     assert one.underpriced is (outcome is SendResult.UNDERPRICED)
 
 

@@ -14,7 +14,7 @@ from coordinatord.chain.relayer import queue_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.coalesce import PlannedTx
 from coordinatord.chain.relayer.fees import NO_CEILING, Fee, FeeCeiling, FeeMarket
-from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, SignedVersion
 from coordinatord.chain.relayer.signers import SignerUnavailable, WalletSigner
 from coordinatord.chain.relayer.signing import sign_planned, sign_replacement, sign_self_transfer
 from coordinatord.chain.relayer.tx_size import BASE_GAS
@@ -32,11 +32,11 @@ def account() -> RelayerAccount:
 
 
 def pending(*, is_self_transfer: bool) -> PendingTx:
-    version = Version(b"\x02" * 32, b"\x02", max_fee=2 * GWEI, max_tip=GWEI, is_self_transfer=is_self_transfer)
+    version = SignedVersion(b"\x02" * 32, b"\x02", max_fee=2 * GWEI, max_tip=GWEI, is_self_transfer=is_self_transfer)
     return PendingTx(1, 7, TARGET, BASE_GAS if is_self_transfer else GAS, [version], CALLDATA)
 
 
-def carried(version: Version | None) -> tuple[bool, int, bytes, bytes]:
+def carried(version: SignedVersion | None) -> tuple[bool, int, bytes, bytes]:
     """Return (fills, gas, to, data) of the record, and check that the bytes contain the same."""
     assert version is not None
     fields = rlp.decode_list(version.raw[1:])
@@ -106,7 +106,7 @@ class Tables:
     foreign: list[range] = attrs.field(factory=list)
     inserts: int = 0
     bound: list[tuple[int, int, int | None]] = attrs.field(factory=list)
-    filled: list[tuple[int, int, Version]] = attrs.field(factory=list)
+    filled: list[tuple[int, int, SignedVersion]] = attrs.field(factory=list)
 
 
 @pytest.fixture
