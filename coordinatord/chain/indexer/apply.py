@@ -13,9 +13,9 @@ from coordinatord.chain.indexer.position_sql import IndexPosition, move_position
 from coordinatord.chain.indexer.tables_sql import next_job_ordinal, write_new_jobs, write_patches
 from coordinatord.chain.indexer.undo_sql import (
     IndexedBlock,
-    append_blocks,
+    append_index_blocks,
     empty_index,
-    restart_block_run,
+    restart_index_blocks,
     start_journal,
     undo_above,
 )
@@ -37,7 +37,7 @@ async def apply_range(
     async with transaction(connection):
         await write_new_jobs(connection, changes.new_jobs.values(), ordinal)
         await write_patches(connection, changes)
-        await restart_block_run(connection, _to_indexed_block(block_range.last))
+        await restart_index_blocks(connection, _to_indexed_block(block_range.last))
         await mark_all_expired_jobs(connection, block_range.last.time)
         await append_reset(connection, position.block_number, position.block_time)
         await move_position(connection, position)
@@ -63,7 +63,7 @@ async def apply_blocks(
             if block.events:
                 await start_journal(connection, block.last.height)
                 await write_patches(connection, change)
-        await append_blocks(connection, [_to_indexed_block(block.last) for block in blocks], window)
+        await append_index_blocks(connection, [_to_indexed_block(block.last) for block in blocks], window)
         await append_events(connection, blocks)
         await mark_expired_batch(connection, blocks[-1].last.time)
         await move_position(connection, position)

@@ -25,7 +25,7 @@ from coordinatord.chain.indexer.fetch import BlockSource, RangeWidth, prefetch_r
 from coordinatord.chain.indexer.position_sql import IndexPosition, read_position
 from coordinatord.chain.indexer.tables_sql import build_job_indexes, drop_job_indexes, next_job_ordinal
 from coordinatord.chain.indexer.traces import record_index_span
-from coordinatord.chain.indexer.undo_sql import IndexedBlock, read_run_blocks
+from coordinatord.chain.indexer.undo_sql import IndexedBlock, read_index_blocks
 from coordinatord.chain.rpc.chain_data import BlockHeader
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.locks import hold_role
@@ -47,7 +47,7 @@ async def find_common_ancestor(connection: Connection, source: BlockSource, upto
     blocks.
     """
     child_parent: str | None = None
-    while indexed := await read_run_blocks(connection, upto, _HEADERS_PER_REQUEST):
+    while indexed := await read_index_blocks(connection, upto, _HEADERS_PER_REQUEST):
         headers = await source.headers(indexed[-1].number, indexed[0].number)
         if child_parent is not None and headers[-1].hash != child_parent:
             raise inconsistency_error(f"block {indexed[0].number} is not the parent of the block after it")
@@ -72,8 +72,8 @@ class IndexerSettings:
 async def run_indexer(
     database: Database, source: BlockSource, settings: IndexerSettings, notices: Notices, wake: Wake
 ) -> None:
-    """Run the indexer whenever this process holds the role, until cancelled. The relayers of all processes raise `wake`
-    when a new block may exist."""
+    """Run the indexer whenever this process holds the role, until cancelled. A relay that ends in any process
+    wakes the indexer, because a new block may exist."""
     role = f"indexer:{settings.chain_id}"
     async with notices.subscribe(RELAY_ENDED, lambda _: wake()):
         await hold_role(database, role, lambda connection: IndexFollower(source, settings, wake).follow(connection))
@@ -116,7 +116,7 @@ class IndexFollower:
         self._position = position = await read_position(connection)
         if position is not None and position.block_number >= self._settings.deploy_block:
             for block in reversed(
-                await read_run_blocks(connection, position.block_number, self._settings.journal_blocks + 1)
+                await read_index_blocks(connection, position.block_number, self._settings.journal_blocks + 1)
             ):
                 self._recent_blocks.add(block.number, "0x" + block.hash.hex())
 

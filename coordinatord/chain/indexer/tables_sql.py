@@ -100,7 +100,7 @@ async def _write_new_providers(connection: Connection, changes: RowChanges) -> N
 
 
 async def _write_providers(connection: Connection, changes: RowChanges) -> None:
-    # An identity is always complete, and a box key of zeros means no key.
+    # A patch with `identity_at` also sets the box key. A box key of zeros means no key.
     patches = list(changes.providers.values())
     command_tag = await connection.execute(
         "update providers set operator = coalesce(p.operator, providers.operator),"

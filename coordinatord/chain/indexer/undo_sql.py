@@ -39,8 +39,8 @@ async def start_journal(connection: Connection, block_number: int) -> None:
     await connection.execute("select set_config('svc.journal_block', $1::bigint::text, true)", block_number)
 
 
-async def append_blocks(connection: Connection, blocks: Sequence[IndexedBlock], window: int) -> None:
-    """Append journaled blocks to the run, and drop blocks more than `window` below the last one."""
+async def append_index_blocks(connection: Connection, blocks: Sequence[IndexedBlock], window: int) -> None:
+    """Append journaled blocks to `index_blocks`, and drop blocks more than `window` below the last one."""
     await connection.execute(
         "with dropped as (delete from index_blocks where number < $5),"
         " forgotten as (delete from undo_journal where block_number <= $5)"
@@ -51,8 +51,8 @@ async def append_blocks(connection: Connection, blocks: Sequence[IndexedBlock], 
     )
 
 
-async def restart_block_run(connection: Connection, block: IndexedBlock) -> None:
-    """Start a new run at `block`. Earlier changes were not journaled and cannot be undone.
+async def restart_index_blocks(connection: Connection, block: IndexedBlock) -> None:
+    """Empty `index_blocks`, and start it again at `block`. Earlier changes were not journaled and cannot be undone.
 
     This is one statement because each round trip delays a backfill.
     """
@@ -66,8 +66,8 @@ async def restart_block_run(connection: Connection, block: IndexedBlock) -> None
     )
 
 
-async def read_run_blocks(connection: Connection, upto: int, count: int) -> list[IndexedBlock]:
-    """Return the blocks of the run at and below `upto`, highest first."""
+async def read_index_blocks(connection: Connection, upto: int, count: int) -> list[IndexedBlock]:
+    """Return up to `count` blocks of `index_blocks` at and below `upto`, highest first."""
     rows = await connection.fetch(
         "select number, hash, parent_hash, time from index_blocks where number <= $1 order by number desc limit $2",
         upto,
@@ -77,7 +77,7 @@ async def read_run_blocks(connection: Connection, upto: int, count: int) -> list
 
 
 async def undo_above(connection: Connection, block_number: int) -> None:
-    """Restore every row to its state at `block_number`, a block of the run."""
+    """Restore every row to its state at `block_number`, a block in `index_blocks`."""
     await connection.execute("delete from jobs where posted_block > $1", block_number)
     for table, key in UNDOABLE_TABLES.items():
         saved = ", ".join(f"r.{column}" for column in key)

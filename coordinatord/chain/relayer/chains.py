@@ -121,7 +121,7 @@ class ChainedOpSimulator:
             if link.reverts_alone:
                 share = self._account.planned_gas.share(relay.kind, len(relay.calldata), link.gas)
                 found.append(SimulatedRelay(relay, link.gas, share, after.id))
-            # `after` stays at an unsigned op, which must be in the same transaction. Signed ops are sent first anyway.
+            # The next op builds on the last unsigned op, which must share its transaction. Signed ops are sent earlier.
             if relay.tx_id is None or after.tx_id is not None:
                 after = relay
         return found

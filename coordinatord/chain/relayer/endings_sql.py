@@ -81,8 +81,8 @@ async def drop_ended_relays(connection: Connection, older_than_seconds: int, lim
 
 
 async def drop_unused_transactions(connection: Connection, older_than_seconds: int, limit: int) -> int:
-    """Delete transactions that carry no relays, among the `limit` oldest transactions. Transactions become due in the
-    order of their ids. Return the number of deleted transactions."""
+    """Delete transactions that carry no relays, among the `limit` oldest transactions. Transactions with lower
+    ids become due first. Return the number of deleted transactions."""
     dropped = await connection.fetch(
         "with oldest as (select id, chain_id, account, nonce from (select * from relay_txs order by id limit $2) t"
         " where (t.block_number is not null or t.lost)"

@@ -108,7 +108,7 @@ def plausible_tip(advised: int, rewards: Sequence[int], default_tip: int) -> int
 
 def plausible_base_fee(computed: int, forecast: int) -> int:
     """Return the base fee computed from the header or the node's forecast, whichever is higher. The forecast is limited
-    to eight times the computed fee. Chains differ in how fast their base fee moves."""
+    to eight times the computed fee, which can be too low: chains differ in how fast their base fee moves."""
     return max(computed, min(forecast, _MAX_FORECAST_TO_HEADER_RATIO * computed) if computed else forecast)
 
 

@@ -99,7 +99,7 @@ class PendingTx:
 
     def turn_has_passed(self, since: float, now: float, mined_within_s: float) -> bool:
         """Return True if the transaction's turn is over. The turn starts once a node has answered the latest version
-        and the nonce is the account's next nonce. `since` is the time at which it became the next nonce. The second
+        and the nonce is the account's next nonce. `since` is the time at which the nonce became the next. The second
         turn lasts twice as long as the first, and each later turn four times as long."""
         if self.turn_started_at is None:
             return False

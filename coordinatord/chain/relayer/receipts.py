@@ -48,8 +48,8 @@ async def read_receipts(rpc: Rpc, hashes: Sequence[bytes]) -> list[TxReceipt]:
 
 
 async def read_receipts_and_count(rpc: Rpc, account: bytes, hashes: Sequence[bytes]) -> tuple[list[TxReceipt], int]:
-    """Return the receipts of the mined transactions, and the number of used nonces of `account`. Both are one request,
-    so that the same node behind an endpoint answers them."""
+    """Return the receipts of the mined transactions, and the number of used nonces of `account`. Read both in
+    one request, because an endpoint may spread requests over several nodes."""
     calls = [RpcCall("eth_getTransactionReceipt", ("0x" + h.hex(),)) for h in hashes]
     *answers, count = await rpc.batch([*calls, RpcCall("eth_getTransactionCount", ("0x" + account.hex(), "latest"))])
     if isinstance(count, RpcError):

@@ -92,7 +92,7 @@ _LOST_MESSAGE: Final = (
     "the database lost this request in a failover; it may still take effect: send the same request again"
 )
 
-# Codes of the specification for internal reasons.
+# Codes of the API specification, by internal reason.
 _PUBLIC_CODES: Final = {outbox_sql.FEES_ABOVE_CEILING: "relay_queue_timeout"}
 
 

@@ -74,7 +74,7 @@ async def end_carried_relays(
 
 
 async def find_relays_behind_older(connection: Connection, relay_ids: Sequence[int]) -> set[int]:
-    """Return the relays for whose subject an older relay is queued or signed."""
+    """Return the relays that are behind an older queued or signed relay of the same subject."""
     rows = await connection.fetch(
         "select r.id from relays r where r.id = any($1::bigint[]) and exists (select from relays o"
         " where o.subject = r.subject and o.id < r.id and o.state in ('queued', 'signed'))",
@@ -84,7 +84,7 @@ async def find_relays_behind_older(connection: Connection, relay_ids: Sequence[i
 
 
 async def find_undecided_of_same_subjects(connection: Connection, relay_ids: Sequence[int]) -> list[StoredRelay]:
-    """Return the queued and signed relays that share a subject with these relays (which are included), oldest first."""
+    """Return the queued and signed relays with the subjects of these relays, including these relays, oldest first."""
     rows = await connection.fetch(
         f"select {STORED_COLUMNS} from relays where state in ('queued', 'signed')"
         " and subject in (select subject from relays where id = any($1::bigint[])) order by id",

@@ -25,7 +25,7 @@ from coordinatord.chain.rpc.views import View, decode_hex, is_true
 
 log = structlog.get_logger(__name__)
 
-# Errors for a sender without the role: the first of `post`, `claim` and `settle`, the second of `relay(bytes[])`.
+# Errors for a sender without the role. `post`, `claim` and `settle` raise the first, `relay(bytes[])` the second.
 LACKING_ROLE_ERRORS: Final = frozenset({"NotRelayer", "SenderNotRelayer"})
 # Kinds that any account may send, one by one.
 KINDS_WITHOUT_ROLE: Final = (RelayKind.FAIL, RelayKind.RECLAIM, RelayKind.CANCEL)
@@ -72,7 +72,7 @@ class RelayerRole:
         return [View(registry, data, "config_read", block=block).as_call() for registry in self.registries.values()]
 
     def learn_role(self, answers: Sequence[msgspec.Raw | RpcError]) -> None:
-        """Learn the role from the answers to `role_calls`. An error among them changes nothing.
+        """Learn the role from the answers to `role_calls`. If an answer is an error, change nothing.
 
         Raise Retryable for an answer that is not hex.
         """

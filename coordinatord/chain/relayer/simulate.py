@@ -34,7 +34,7 @@ class WouldRevert:
 
 @attrs.frozen(slots=True)
 class NoVerdict:
-    """The node gave no verdict. `code` is for the caller."""
+    """The node gave no verdict. `code` is the error code for the caller."""
 
     code: str
 

@@ -61,7 +61,7 @@ async def add_versions(connection: Connection, versions: Sequence[tuple[int, Sig
 
 
 async def insert_foreign_nonces(connection: Connection, chain_id: int, account: bytes, nonces: range) -> None:
-    """Store nonces that foreign transactions used before they were assigned here."""
+    """Store nonces that foreign transactions used before this deployment assigned the nonces."""
     await connection.execute(
         "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, purpose, lost)"
         " select $1, $2, n, $2, ''::bytea, 0, 'foreign', true from generate_series($3::bigint, $4::bigint) as n",
@@ -104,7 +104,7 @@ async def turn_into_self_transfer(connection: Connection, fill: PendingTx) -> No
 
 
 async def read_pending(connection: Connection, chain_id: int, account: bytes) -> list[PendingTx]:
-    """Return the transactions with nonces not known to be used, in nonce order."""
+    """Return the transactions whose nonces are not known to be used, in nonce order."""
     return await _read_stored_txs(connection, chain_id, account, "t.block_number is null and not t.lost")
 
 
@@ -231,7 +231,7 @@ async def read_mined_blocks(
     connection: Connection, chain_id: int, account: bytes, from_block: int
 ) -> list[tuple[int, bytes]]:
     """Return number and hash of each block with transactions of the account, from `from_block` on."""
-    # Groups come in the order of the index. PostgreSQL before 16 would sort distinct pairs as a whole.
+    # Grouping follows the order of the index. For distinct pairs, PostgreSQL before 16 would sort all rows.
     rows = await connection.fetch(
         "select block_number, array_agg(distinct block_hash) as hashes from relay_txs"
         " where chain_id = $1 and account = $2 and block_number >= $3 group by block_number order by block_number",

@@ -51,7 +51,7 @@ async def run_relayer(
     settings: RelayerSettings,
     role: RelayerRole | None = None,
 ) -> None:
-    """Relay from the signer's account whenever this process holds its role, until cancelled."""
+    """Relay from the signer's account whenever this process holds the account's role, until cancelled."""
     if settings.fee_ceiling.cap is None or settings.fee_ceiling.tip is None:
         log.warning("fees have no ceiling: set RELAY_MAX_FEE_GWEI and RELAY_MAX_TIP_GWEI", chain_id=chain_id)
 
@@ -132,7 +132,7 @@ class _Worker:
     def _record_fee_metrics(self) -> None:
         account = self._account
         if self._settings.replacements_only:
-            # The relaying account sets these metrics.
+            # These metrics belong to the account that still relays.
             return
         metrics.relay_fees_above_ceiling.set(account.ceiling.is_below(account.market))
         metrics.relay_gas_price.labels("base_fee").set(account.market.base_fee)
@@ -196,7 +196,7 @@ class _Worker:
     async def _run_decision(
         self, description: str, decide: Callable[[], Awaitable[None]], *, may_change_node: bool = False
     ) -> bool:
-        """Make one decision with the view of one node. Return False when the node or the signer failed. Errors of
+        """Make one decision with the answers of one node. Return False when the node or the signer failed. Errors of
         the database end the term."""
         try:
             async with self._rpc.decision(may_change_node=may_change_node):

@@ -9,7 +9,7 @@ import asyncpg
 from coordinatord.base.errors import Retryable
 
 # Errors of PostgreSQL, asyncpg and the operating system when the database or the network fails. A violated constraint
-# or a rejected value is a bug of this program instead (see `is_our_bug`).
+# or a rejected value is a bug of this program instead (see `is_program_bug`).
 DATABASE_ERRORS: Final = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,

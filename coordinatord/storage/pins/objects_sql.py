@@ -204,8 +204,8 @@ class StoredSums:
 
 
 async def read_stored_sums(connection: Connection, owner: bytes) -> StoredSums:
-    """Return the sums of an owner, in the transaction that has just added to them. The lock on the rows makes other
-    transactions of the same owner wait."""
+    """Return the sums of an owner. Call this in the transaction that has just added to them: its lock on the rows makes
+    other transactions of the same owner wait."""
     row = await connection.fetchrow(
         "select coalesce(sum(bytes), 0)::bigint, coalesce(sum(rows), 0)::bigint, has_earned($1) from stored"
         " where owner = $1",
@@ -215,8 +215,7 @@ async def read_stored_sums(connection: Connection, owner: bytes) -> StoredSums:
 
 
 async def read_newcomer_sums(connection: Connection) -> tuple[int, int]:
-    """Return the bytes and rows of all wallets together that `mark_earners` had not marked when the janitor last ran
-    it."""
+    """Return the total bytes and rows of all wallets that `mark_earners` has not marked."""
     row = await connection.fetchrow(
         "select coalesce(sum(bytes), 0)::bigint, coalesce(sum(rows), 0)::bigint from stored where not earned"
     )

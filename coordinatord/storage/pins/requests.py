@@ -108,7 +108,7 @@ class StoreClock:
             self.compare(headers)
 
     def compare(self, headers: Mapping[str, str]) -> bool:
-        """Compare the clocks by an answer's date. Return True when that corrects the time."""
+        """Compare the clocks by an answer's date. Return True if the correction changed."""
         date = read_http_date(headers.get("date"))
         # A cached response has an old date.
         if date is None or "age" in headers:
