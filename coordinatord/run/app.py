@@ -227,7 +227,7 @@ async def run_index_task(dependencies: Dependencies) -> None:
     settings = IndexerSettings(
         chain_id=book.chain_id,
         deploy_block=book.deploy_block,
-        getlogs_cap=config.getlogs_cap,
+        max_range_blocks=config.getlogs_cap,
         block_time_ms=config.block_time_ms,
         confirmations=config.confirmations,
         journal_blocks=config.limits.journal_blocks,

@@ -109,7 +109,7 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
     pins = await open_pins(config, PinnedKeys(database), stack)
     nodes = await stack.enter_async_context(
         open_nodes(
-            config.node_urls, client_connections=_CALLERS_NODE_CONNECTIONS, lag_blocks=config.limits.rpc_lag_blocks
+            config.node_urls, client_connections=_CALLERS_NODE_CONNECTIONS, max_lag_blocks=config.limits.rpc_lag_blocks
         )
     )
     return Dependencies(

@@ -91,7 +91,7 @@ async def index_all(
     settings = IndexerSettings(
         chain_id=CHAIN_ID,
         deploy_block=1,
-        getlogs_cap=5000,
+        max_range_blocks=5000,
         block_time_ms=1000,
         confirmations=0,
         journal_blocks=journal_blocks,

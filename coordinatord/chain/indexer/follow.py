@@ -63,7 +63,7 @@ async def find_common_ancestor(connection: Connection, source: BlockSource, upto
 class IndexerSettings:
     chain_id: int
     deploy_block: int
-    getlogs_cap: int
+    max_range_blocks: int
     block_time_ms: int
     confirmations: int
     journal_blocks: int
@@ -87,7 +87,7 @@ class IndexFollower:
         self._source = source
         self._settings = settings
         self._wake = wake
-        self._width = RangeWidth(settings.getlogs_cap)
+        self._width = RangeWidth(settings.max_range_blocks)
         self._position: IndexPosition | None = None
         # Empty if the parent of the next block is unknown.
         self._recent_blocks = RecentBlocks(settings.journal_blocks + 1)

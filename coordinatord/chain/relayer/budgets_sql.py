@@ -14,7 +14,7 @@ import attrs
 
 from common.api.states import JobState
 from coordinatord.chain.relayer.transactions_sql import MinedTx
-from coordinatord.storage.database.columns import columns
+from coordinatord.storage.database.columns import to_columns
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.prepared import PreparedConnection
 
@@ -188,7 +188,7 @@ async def book_gas(connection: Connection, mined: Sequence[MinedTx]) -> dict[str
         "  select tx_id, signer, kind, newcomer, current_hour(), sum(gas) from shares"
         "  group by tx_id, signer, kind, newcomer returning kind, gas)"
         " select kind, sum(gas)::bigint as gas from rows group by kind",
-        *columns(mined, "tx_id", "gas_used", "is_self_transfer"),
+        *to_columns(mined, "tx_id", "gas_used", "is_self_transfer"),
     )
     return {row["kind"]: row["gas"] for row in rows}
 

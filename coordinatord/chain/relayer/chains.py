@@ -59,15 +59,15 @@ class ChainedOpSimulator:
         self._paused_until = 0.0
 
     async def find_passing(
-        self, connection: Connection, passing: Sequence[SimulatedRelay], behind: Sequence[StoredRelay]
+        self, connection: Connection, passing: Sequence[SimulatedRelay], reverting: Sequence[StoredRelay]
     ) -> list[SimulatedRelay]:
-        """Simulate the relays of `behind`, each of which reverts alone, after the undecided ops of their jobs. Return
-        the relays that pass. `passing` are the relays of this round that pass alone."""
+        """Simulate each relay of `reverting`, which reverts alone, after the undecided ops of its job. Return the
+        relays that pass. `passing` are the relays of this round that pass alone."""
         if anyio.current_time() < self._paused_until:
             return []
-        under_way = await find_undecided_of_same_subjects(connection, [relay.id for relay in behind])
-        passing_ids = {one.relay.id for one in passing if not one.relay.requeued}
-        reverts_alone = {relay.id for relay in behind if relay.kind in JOB_KINDS and not relay.requeued}
+        under_way = await find_undecided_of_same_subjects(connection, [relay.id for relay in reverting])
+        passing_ids = {one.relay.id for one in passing if not one.relay.requeue_count}
+        reverts_alone = {relay.id for relay in reverting if relay.kind in JOB_KINDS and not relay.requeue_count}
         jobs = groupby(sorted(under_way, key=attrgetter("subject", "id")), key=attrgetter("subject"))
         chains = [chain for _, job in jobs if (chain := self._find_chain(job, passing_ids, reverts_alone))]
         if not chains:

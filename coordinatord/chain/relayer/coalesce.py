@@ -84,10 +84,10 @@ def coalesce(simulated: Iterable[SimulatedRelay], *, max_ops: int, tx_limits: Tx
     for chain in _group_chains(simulated):
         first, rank = chain[0].relay, max(rank_of(op.relay.kind) for op in chain)
         group = open_groups.get((first.target, rank))
-        if first.requeued or group is None or not _fit_together([*group, *chain], max_ops, tx_limits):
+        if first.requeue_count or group is None or not _fit_together([*group, *chain], max_ops, tx_limits):
             group = []
             groups.append((rank, group))
-            if not first.requeued:
+            if not first.requeue_count:
                 open_groups[first.target, rank] = group
             while len(chain) > 1 and not _fit_together(chain, max_ops, tx_limits):
                 # The removed op stays queued.
@@ -154,7 +154,7 @@ def _plan_transaction(rank: Rank, ops: Sequence[SimulatedRelay], tx_limits: TxLi
     if len(relays) == 1:
         # Each return to the queue doubles the margin, so that a call that ran out of gas gets enough in the end.
         alone = ops[0].gas
-        gas = alone + alone * (1 << first.requeued) // 4 + _SINGLE_OP_EXTRA_GAS
+        gas = alone + alone * (1 << first.requeue_count) // 4 + _SINGLE_OP_EXTRA_GAS
         return PlannedTx(first.target, first.calldata, min(gas, tx_limits.gas), rank, relays)
     calldata = relayed_calls.relay_calldata([_call_in_relay(op, before) for before, op in pairwise([None, *ops]) if op])
     expected = [expected_share(relay.kind, len(relay.calldata)) for relay in relays]

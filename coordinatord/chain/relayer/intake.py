@@ -71,7 +71,7 @@ class RelayIntake:
             overdue = await queue_sql.drop_overdue_relays(connection, self._settings.queue_timeout_ms)
             simulated = _remove_dropped(overdue, simulated)
             limits = self._account.tx_limits.limits_at(anyio.current_time())
-            planned = coalesce(simulated, max_ops=self._coalesce_max, tx_limits=limits)
+            planned = coalesce(simulated, max_ops=self._max_ops_per_tx, tx_limits=limits)
             plans, unpaid = self._split_affordable(limit_in_flight(planned, free_slots), simulated)
             # Drop unpaid relays only when nothing is pending: pending transactions may cost less than their reserved
             # maximum, which frees funds.
@@ -79,11 +79,11 @@ class RelayIntake:
                 endings += [_dropped_ending(relay, "relayer_funds") for plan in unpaid for relay in plan.relays]
             # The bytes of requeued relays were sent, and callers may know them as mined. So such relays are not
             # dropped, but wait in the queue for missing funds or roles.
-            requeued = {relay.id for relay in relays if relay.requeued}
+            requeued_ids = {relay.id for relay in relays if relay.requeue_count}
             endings = [
                 ending
                 for ending in endings
-                if ending.id not in overdue and (ending.state == "refused" or ending.id not in requeued)
+                if ending.id not in overdue and (ending.state == "refused" or ending.id not in requeued_ids)
             ]
             await queue_sql.end_queued_relays(connection, endings)
             signed, unavailable = await sign_planned(connection, self._account, plans) if plans else ([], None)
@@ -101,13 +101,13 @@ class RelayIntake:
         return bool(signed or endings or overdue)
 
     async def _take_relays(self, connection: Connection, free_slots: int) -> Sequence[StoredRelay]:
-        limit = min(_MAX_RELAYS_PER_ROUND, free_slots * self._coalesce_max)
+        limit = min(_MAX_RELAYS_PER_ROUND, free_slots * self._max_ops_per_tx)
         # Another account may have the role, so the other kinds stay queued.
         kinds = KINDS_WITHOUT_ROLE if self._account.lacks_role else tuple(RelayKind)
-        return await queue_sql.take_relays(connection, limit, await self._count_batch_posts(connection), kinds)
+        return await queue_sql.take_relays(connection, limit, await self._max_batch_posts(connection), kinds)
 
     @property
-    def _coalesce_max(self) -> int:
+    def _max_ops_per_tx(self) -> int:
         """Highest number of ops per transaction. Without the role it is one, because `relay(bytes[])` requires the
         role."""
         return 1 if self._account.lacks_role else self._settings.coalesce_max
@@ -128,7 +128,7 @@ class RelayIntake:
         paid, unpaid_exits = split_affordable(single_exits, self._account.spendable, cap, reserves)
         return paid, unpaid_exits + [plan for plan in unpaid if plan.rank is not Rank.EXIT]
 
-    async def _count_batch_posts(self, connection: Connection) -> int:
+    async def _max_batch_posts(self, connection: Connection) -> int:
         """Return the number of batch posts to take: none while pending transactions already fill this account's share
         of the next block, because other callers wait behind batch posts."""
         share = self._account.tx_limits.block_gas_limit // await queue_sql.count_active_accounts(
@@ -154,7 +154,7 @@ class RelayIntake:
                 raise
             return [], [_dropped_ending(relay, error.code) for relay in relays]
         simulated: list[SimulatedRelay] = []
-        behind: list[StoredRelay] = []
+        reverting: list[StoredRelay] = []
         for relay, verdict in zip(allowed, verdicts, strict=True):
             match verdict:
                 case WouldPass(limit):
@@ -165,13 +165,13 @@ class RelayIntake:
                     pass
                 case WouldRevert() if relay.id in inconclusive:
                     # The relay stays queued, unless its simulation after the undecided relays succeeds.
-                    behind.append(relay)
+                    reverting.append(relay)
                 case WouldRevert(name, raw):
                     endings.append(RelayEnding(relay.id, "refused", name, raw))
                 case NoVerdict(code):
                     endings.append(_dropped_ending(relay, code))
-        if behind:
-            simulated += await self._chained.find_passing(connection, simulated, behind)
+        if reverting:
+            simulated += await self._chained.find_passing(connection, simulated, reverting)
         # While fees are above the ceiling, nothing new is signed, and exits stay queued.
         return [] if self._account.ceiling.is_below(self._account.market) else simulated, endings
 

@@ -171,7 +171,7 @@ class StoredRelay:
     target: bytes
     calldata: bytes = attrs.field(repr=False)
     state: str = "queued"
-    requeued: int = 0
+    requeue_count: int = 0
     tx_id: int | None = None
     call_index: int | None = None
 

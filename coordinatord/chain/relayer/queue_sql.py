@@ -7,7 +7,7 @@ import asyncpg
 import attrs
 
 from coordinatord.chain.relayer.outbox_sql import STORED_COLUMNS, RelayKind, StoredRelay
-from coordinatord.storage.database.columns import columns
+from coordinatord.storage.database.columns import to_columns
 from coordinatord.storage.database.connections import Connection
 
 # A requeued relay waits for older relays of its subject, because it builds on their effects. After a reorg, the older
@@ -100,7 +100,7 @@ async def end_queued_relays(connection: Connection, endings: Iterable[RelayEndin
             " from unnest($1::bigint[], $2::text[], $3::text[], $4::bytea[]) as e(id, state, reason, raw)"
             " where relays.id = e.id and relays.state = 'queued' returning relays.id)"
             " select count(pg_notify('outbox_moved', 'ended ' || id)) from ended",
-            *columns(ends, "id", "state", "reason", "raw"),
+            *to_columns(ends, "id", "state", "reason", "raw"),
         )
 
 

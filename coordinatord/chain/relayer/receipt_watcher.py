@@ -15,7 +15,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.chain.head import BlockPosition, RecentBlocks
 from coordinatord.chain.relayer import transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.blocks import WINDOW_BLOCKS, HeadBlock, find_missing_blocks, read_latest_block
+from coordinatord.chain.relayer.blocks import REORG_WINDOW_BLOCKS, HeadBlock, find_missing_blocks, read_latest_block
 from coordinatord.chain.relayer.receipts import read_receipts
 from coordinatord.chain.relayer.repair import revive_unmined
 from coordinatord.chain.relayer.resolution import resolve_receipts
@@ -35,7 +35,7 @@ class ReceiptWatcher:
         self._role_connection = role_connection
         self._rpc = rpc
         self._account = account
-        self._recent_blocks = RecentBlocks(WINDOW_BLOCKS)
+        self._recent_blocks = RecentBlocks(REORG_WINDOW_BLOCKS)
         self._behind_since = self._behind_at = -math.inf
 
     @property
@@ -49,7 +49,7 @@ class ReceiptWatcher:
         Raise Retryable or RpcError on failure. The next step reads the head again, so no block is skipped.
         """
         block = await read_latest_block(self._rpc)
-        match self._recent_blocks.classify(block.number, block.hash, block.parent):
+        match self._recent_blocks.classify(block.number, block.hash, block.parent_hash):
             case BlockPosition.SAME:
                 pass
             case BlockPosition.NEXT:
@@ -105,6 +105,6 @@ class ReceiptWatcher:
         chain_id, address = self._account.chain_id, self._account.address
         async with self._role_connection.transaction() as connection:
             mined = await transactions_sql.read_mined_blocks(
-                connection, chain_id, address, block.number - WINDOW_BLOCKS
+                connection, chain_id, address, block.number - REORG_WINDOW_BLOCKS
             )
         await revive_unmined(self._role_connection, self._rpc, self._account, mined)

@@ -12,7 +12,7 @@ from coordinatord.base import metrics
 from coordinatord.chain.contracts.relayed_calls import find_refused_calls
 from coordinatord.chain.relayer import budgets_sql, results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.blocks import WINDOW_BLOCKS, find_missing_blocks
+from coordinatord.chain.relayer.blocks import REORG_WINDOW_BLOCKS, find_missing_blocks
 from coordinatord.chain.relayer.in_flight import PendingTx
 from coordinatord.chain.relayer.outbox_sql import StoredRelay
 from coordinatord.chain.relayer.receipts import TxReceipt, confirm_receipts
@@ -37,7 +37,7 @@ async def find_inconclusive_refusals(
     node that has the newest block also has the older ones."""
     if not refused:
         return set()
-    newest = await transactions_sql.read_newest_blocks(connection, chain_id, WINDOW_BLOCKS)
+    newest = await transactions_sql.read_newest_blocks(connection, chain_id, REORG_WINDOW_BLOCKS)
     if await find_missing_blocks(rpc, newest):
         return set(refused)
     return await results_sql.find_relays_behind_older(connection, refused)

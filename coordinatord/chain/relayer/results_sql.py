@@ -6,7 +6,7 @@ import attrs
 
 from coordinatord.chain.relayer import budgets_sql
 from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, STORED_COLUMNS, StoredRelay, lock_outbox
-from coordinatord.storage.database.columns import columns
+from coordinatord.storage.database.columns import to_columns
 from coordinatord.storage.database.connections import Connection
 
 
@@ -46,7 +46,7 @@ async def rebind_carried_relays(
         " update relays set tx_id = b.tx_id, call_index = b.call_index from back b where relays.id = b.relay_id"
         " returning relays.id",
         tx_ids,
-        *columns(refused, "tx_id", "call_index"),
+        *to_columns(refused, "tx_id", "call_index"),
     )
     return {row["id"] for row in rows}
 
@@ -68,7 +68,7 @@ async def end_carried_relays(
         " select kind, state, extract(epoch from clock_timestamp() - created_at)::float8,"
         " pg_notify('outbox_moved', 'ended ' || id) from ended",
         tx_ids,
-        *columns(refused, "tx_id", "call_index", "name", "raw"),
+        *to_columns(refused, "tx_id", "call_index", "name", "raw"),
     )
     return [(row[0], row[1], row[2]) for row in rows]
 

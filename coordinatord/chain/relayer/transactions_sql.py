@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import attrs
 
 from coordinatord.chain.relayer.in_flight import PendingTx, SignedVersion
-from coordinatord.storage.database.columns import columns
+from coordinatord.storage.database.columns import to_columns
 from coordinatord.storage.database.connections import Connection
 
 
@@ -40,7 +40,7 @@ async def insert_transactions(connection: Connection, chain_id: int, account: by
         " returning id, nonce",
         chain_id,
         account,
-        *columns(txs, "nonce", "target", "calldata", "gas"),
+        *to_columns(txs, "nonce", "target", "calldata", "gas"),
         ["fill" if tx.latest.is_self_transfer else "relay" for tx in txs],
     )
     id_of = {r["nonce"]: r["id"] for r in rows}
@@ -56,7 +56,7 @@ async def add_versions(connection: Connection, versions: Sequence[tuple[int, Sig
         " select * from unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::numeric[], $5::numeric[], $6::boolean[])"
         " on conflict do nothing",
         [tx_id for tx_id, _ in versions],
-        *columns([version for _, version in versions], "hash", "raw", "max_fee", "max_tip", "is_self_transfer"),
+        *to_columns([version for _, version in versions], "hash", "raw", "max_fee", "max_tip", "is_self_transfer"),
     )
 
 
@@ -141,7 +141,7 @@ async def record_mined(connection: Connection, txs: Sequence[MinedTx]) -> None:
         " succeeded = m.succeeded, lost = false"
         " from unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bytea[], $5::boolean[])"
         " as m(id, hash, number, block, succeeded) where relay_txs.id = m.id",
-        *columns(txs, "tx_id", "mined_hash", "block_number", "block_hash", "succeeded"),
+        *to_columns(txs, "tx_id", "mined_hash", "block_number", "block_hash", "succeeded"),
     )
 
 

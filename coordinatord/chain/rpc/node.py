@@ -89,9 +89,9 @@ class Node:
     def is_suspended(self) -> bool:
         return self._clock() < self._suspended_until
 
-    def record_failure(self, times: int = 1) -> None:
+    def record_failure(self, count: int = 1) -> None:
         was_unreachable = self.is_unreachable
-        self._failures += times
+        self._failures += count
         pause_s = (
             min(_MAX_SKIP_DURATION_S, 2.0 ** min(self._failures - MAX_FAILURES, 6)) if self.is_unreachable else 0.0
         )

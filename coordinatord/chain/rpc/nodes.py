@@ -1,6 +1,6 @@
 """Nodes of one chain, and failover between them.
 
-nodes = Nodes([Node(...), Node(...)], lag_blocks=5)
+nodes = Nodes([Node(...), Node(...)], max_lag_blocks=5)
 Rpc(nodes.transport())          sends each request to the first fit node, and to the next if the first does not answer
 PinnedRpc(nodes)                uses one node while it is fit, and the others as witnesses (`pinned.py`)
 
@@ -30,9 +30,9 @@ _RETRY_PAUSE_S: Final = 0.25
 class Nodes:
     """Nodes of one chain, in the operator's order."""
 
-    def __init__(self, nodes: Sequence[Node], *, lag_blocks: int = 5) -> None:
+    def __init__(self, nodes: Sequence[Node], *, max_lag_blocks: int = 5) -> None:
         self.all = tuple(nodes)
-        self._lag_blocks = lag_blocks
+        self._max_lag_blocks = max_lag_blocks
 
     @property
     def reference_head(self) -> int | None:
@@ -55,7 +55,7 @@ class Nodes:
         return not (node.is_unreachable or node.serves_other_chain or node.is_suspended)
 
     def _is_in_step(self, node: Node, reference: int | None) -> bool:
-        return reference is None or node.head is None or abs(node.head - reference) <= self._lag_blocks
+        return reference is None or node.head is None or abs(node.head - reference) <= self._max_lag_blocks
 
     def transport(self, *, for_clients: bool = False) -> Transport:
         """Return a transport to the first fit node, with failover to the next.
@@ -167,7 +167,7 @@ async def open_nodes(
     *,
     connections: int = 8,
     client_connections: int = 32,
-    lag_blocks: int = 5,
+    max_lag_blocks: int = 5,
     timeout_s: float = 10.0,
 ) -> AsyncIterator[Nodes]:
     """Open all nodes. Requests of API clients use separate connections, `client_connections` per node, so that they do
@@ -182,4 +182,4 @@ async def open_nodes(
                 open_transport(url, connections=client_connections, timeout_s=timeout_s)
             )
             nodes.append(Node(name, daemon_transport, client_transport))
-        yield Nodes(nodes, lag_blocks=lag_blocks)
+        yield Nodes(nodes, max_lag_blocks=max_lag_blocks)

@@ -79,13 +79,13 @@ class IndexSource(Generic[S]):
         self._turns = itertools.count()
         self._position = position
 
-    async def read(self, read: Callable[[S], Awaitable[tuple[Snapshot, T]]]) -> tuple[Snapshot, T]:
-        """Return the result of `read`, which reads rows and the index's position in one statement."""
+    async def read(self, query: Callable[[S], Awaitable[tuple[Snapshot, T]]]) -> tuple[Snapshot, T]:
+        """Return the result of `query`, which reads rows and the index's position in one statement."""
         available = [(replica, source) for replica, source in self._standbys if not replica.is_skipped]
         if available:
             replica, source = available[next(self._turns) % len(available)]
             try:
-                snapshot, rows = await read(source)
+                snapshot, rows = await query(source)
             except _REPLICA_ERRORS as error:
                 replica.record_failure(error)
             else:
@@ -94,7 +94,7 @@ class IndexSource(Generic[S]):
                     return snapshot, rows
                 replica.record_lag()
         store = self._position.begin_read()
-        snapshot, rows = await read(self._primary)
+        snapshot, rows = await query(self._primary)
         store(snapshot)  # saves a separate read of the position
         return snapshot, rows
 

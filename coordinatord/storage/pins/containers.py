@@ -80,8 +80,8 @@ async def _hold_all(database: Database, requests: list[_HoldRequest]) -> dict[_H
     while remaining := [request for request in requests if request not in answers]:
         by_key = {request.new.key: request for request in remaining}
         new = [request.new for request in by_key.values()]
-        known = await database.transact(partial(objects_sql.hold_objects, new_objects=new))
-        answers |= {request: HeldObject(known[key]) if key in known else None for key, request in by_key.items()}
+        held = await database.transact(partial(objects_sql.hold_objects, new_objects=new))
+        answers |= {request: HeldObject(held[key]) if key in held else None for key, request in by_key.items()}
     return answers
 
 
@@ -128,10 +128,10 @@ class Containers:
         """
         small = len(content) <= _INLINE_HASH_BYTES
         sha256 = (hashlib.sha256(content) if small else await to_thread.run_sync(hashlib.sha256, content)).digest()
-        known = await self._hold_key(NewObject(key, subject, len(content), sha256, owner), check_budget=check_budget)
+        held = await self._hold_key(NewObject(key, subject, len(content), sha256, owner), check_budget=check_budget)
         hold = ContentHold(key, "")
         try:
-            hold.cid = await self._store_content(key, content, known)
+            hold.cid = await self._store_content(key, content, held)
             yield hold
         finally:
             # A hold must also end when the request is cancelled.
@@ -160,17 +160,17 @@ class Containers:
 
     async def _hold_within_budget(self, new: NewObject) -> HeldObject | None:
         async def hold_and_check(connection: Connection) -> HeldObject | None:
-            known = await objects_sql.hold_objects(connection, [new])
-            if new.key not in known:
+            held = await objects_sql.hold_objects(connection, [new])
+            if new.key not in held:
                 return None
             await self._budgets.check(connection, new.owner)
-            return HeldObject(known[new.key])
+            return HeldObject(held[new.key])
 
         return await self._database.transact(hold_and_check)
 
-    async def _store_content(self, key: str, content: bytes, known: HeldObject) -> str:
-        if known.cid is not None and await self._pins.holds(key):
-            return known.cid
+    async def _store_content(self, key: str, content: bytes, held: HeldObject) -> str:
+        if held.cid is not None and await self._pins.holds(key):
+            return held.cid
         pinned = await self._pins.put(key, content)
         await self._rows.cids.get((key, pinned.cid))
         return pinned.cid

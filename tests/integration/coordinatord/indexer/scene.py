@@ -113,7 +113,7 @@ def settings_of(world: World, journal_blocks: int = JOURNAL_BLOCKS) -> IndexerSe
     return IndexerSettings(
         chain_id=CHAIN_ID,
         deploy_block=world.market.deploy_block,
-        getlogs_cap=5000,
+        max_range_blocks=5000,
         block_time_ms=10,
         confirmations=0,
         journal_blocks=journal_blocks,

@@ -152,7 +152,7 @@ def _settings_of_index(book: AddressBook) -> IndexerSettings:
     return IndexerSettings(
         chain_id=book.chain_id,
         deploy_block=book.deploy_block,
-        getlogs_cap=5000,
+        max_range_blocks=5000,
         block_time_ms=400,
         confirmations=0,
         journal_blocks=64,

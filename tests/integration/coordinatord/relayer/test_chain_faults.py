@@ -6,7 +6,7 @@ import pytest
 from common.abi import address, boolean, encode, selector
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.relayer.blocks import WINDOW_BLOCKS
+from coordinatord.chain.relayer.blocks import REORG_WINDOW_BLOCKS
 from coordinatord.chain.relayer.relaying import RefusedByChain, RelayMined
 from devnet.anvil import CHAIN_ID, PAST_STATE_COUNT
 from devnet.world import World
@@ -194,7 +194,7 @@ async def test_deep_reorg_gets_identical_bytes_again(
             assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
         relaying.cancel()
         await world.anvil.call("evm_revert", snapshot)
-        await world.anvil.call("anvil_mine", hex(WINDOW_BLOCKS + 10))
+        await world.anvil.call("anvil_mine", hex(REORG_WINDOW_BLOCKS + 10))
         on.start(relayer_wallet)
         assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
         await on.until("select bool_and(state = 'mined') from relays")

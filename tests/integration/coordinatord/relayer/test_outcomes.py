@@ -108,7 +108,7 @@ async def test_lost_nonces_requeue_relays_and_finally_drop_them(connection: Conn
     tx_id = await signed(connection, 0, b"a")
     await results_sql.mark_lost(connection, [tx_id])
     (again,) = await queue_sql.take_relays(connection, 10, 10)
-    assert again.requeued == 1
+    assert again.requeue_count == 1
     await connection.execute("update relays set state = 'signed', requeued = $1", MAX_REQUEUES)
     await results_sql.requeue_relays(connection, [again.id], "nonce_conflict")
     status = (await outbox_sql.read_statuses(connection, [again.id]))[again.id]

@@ -31,14 +31,14 @@ def simulated(
     target: bytes = JOBS,
     *,
     gas: int = 100_000,
-    requeued: int = 0,
+    requeue_count: int = 0,
     kind: RelayKind = RelayKind.POST,
     size: int = 1,
     share: int | None = None,
     call: bytes | None = None,
     builds_on: int | None = None,
 ) -> SimulatedRelay:
-    relay = StoredRelay(number, kind, b"", target, call or bytes([number]) * size, requeued=requeued)
+    relay = StoredRelay(number, kind, b"", target, call or bytes([number]) * size, requeue_count=requeue_count)
     return SimulatedRelay(relay, gas, gas if share is None else share, builds_on)
 
 
@@ -137,14 +137,16 @@ def test_only_shared_transactions_have_expected_gas() -> None:
 
 @pytest.mark.parametrize("kind", [RelayKind.POST, RelayKind.SETTLE])
 def test_one_that_came_back_rides_alone_with_more_gas_each_time(kind: RelayKind) -> None:
-    again = [simulated(n, requeued=requeued, kind=kind) for n, requeued in ((1, 0), (2, 1), (3, 0), (4, 2))]
+    again = [
+        simulated(n, requeue_count=requeue_count, kind=kind) for n, requeue_count in ((1, 0), (2, 1), (3, 0), (4, 2))
+    ]
     plans = coalesce(again, max_ops=64, tx_limits=ROOM)
     assert ids(plans) == [[1, 3], [2], [4]]
     assert plans[1].gas < plans[2].gas
 
 
 def test_single_op_stays_within_the_transaction_limit() -> None:
-    (plan,) = coalesce([simulated(1, gas=9_000_000, requeued=3)], max_ops=64, tx_limits=ROOM)
+    (plan,) = coalesce([simulated(1, gas=9_000_000, requeue_count=3)], max_ops=64, tx_limits=ROOM)
     assert plan.gas == ROOM.gas
 
 
