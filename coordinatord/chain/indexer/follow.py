@@ -238,7 +238,7 @@ class IndexFollower:
         if ancestor is None:
             # The whole index is deleted next. Check first that this is a reorg and not an endpoint of another chain.
             if await self._source.chain_id() != self._settings.chain_id:
-                raise inconsistency_error("the node now serves another chain")
+                raise inconsistency_error("the node now serves another chain: correct RPC_URL or RPC_URLS")
             log.warning("reorg below the journal: rebuilding the index", block=position.block_number)
             await self._restart_index(connection)
             depth = position.block_number - self._settings.deploy_block + 1

@@ -81,8 +81,8 @@ Outcome: TypeAlias = RelayMined | RefusedByChain | RelayBusy | NoReceipt
 _DROPPED_MESSAGES: Final = {
     "relay_queue_timeout": "the relay queue did not move in time; try again",
     outbox_sql.FEES_ABOVE_CEILING: "the chain's fees are above what the coordinator offers; try again later",
-    "relayer_funds": "the relayer's account has too little native currency for gas; try again later",
-    "nonce_conflict": "another transaction used the relayer's nonce; try again",
+    "relayer_funds": "the coordinator's account is out of native coin; try again later",
+    "nonce_conflict": "the coordinator's account lost a race for a nonce; try again",
     "rate_limited": "the RPC endpoint rate-limits requests; try again",
     "endpoint_refused": "the RPC endpoint refuses the coordinator's requests",
 }

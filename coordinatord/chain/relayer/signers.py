@@ -79,7 +79,7 @@ class ExternalSigner:
     async def sign(self, transaction: Transaction) -> SignedTransaction:
         if self._clock() < self._backoff_until:
             raise SignerUnavailable(
-                "relay_unavailable", "the relayer's signer failed recently and is paused: try again later"
+                "relay_unavailable", "the relayer's signer failed recently and is paused; try again later"
             )
         try:
             with anyio.fail_after(self._timeout_s):

@@ -226,7 +226,9 @@ def to_retryable(error: RpcError, request_name: str) -> Retryable:
             return Retryable("relay_unavailable", f"the RPC endpoint refuses {request_name}", "endpoint_refused")
         case RpcErrorKind.NO_FUNDS:
             return Retryable(
-                "relay_unavailable", "the relayer's account has too little native currency for gas", "relayer_funds"
+                "relay_unavailable",
+                "the coordinator's account is out of native coin; try again later",
+                "relayer_funds",
             )
         case (
             RpcErrorKind.NONCE_TOO_LOW
@@ -234,7 +236,9 @@ def to_retryable(error: RpcError, request_name: str) -> Retryable:
             | RpcErrorKind.ALREADY_KNOWN
             | RpcErrorKind.UNDERPRICED
         ):
-            return Retryable("relay_unavailable", "another transaction used the relayer's nonce", "nonce_conflict")
+            return Retryable(
+                "relay_unavailable", "the coordinator's account lost a race for a nonce; try again", "nonce_conflict"
+            )
         case _:
             return Retryable(
                 "relay_unavailable", f"the RPC endpoint answered {request_name} with an error", "rpc_internal"

@@ -107,7 +107,7 @@ class Nodes:
                 if not answers:
                     raise NoResponse("no node of this chain answers")
                 await anyio.sleep(_RETRY_PAUSE_S)
-            raise NoResponse("nodes contradict each other")
+            raise NoResponse("nodes contradict each other: no two gave the same answer")
 
         return post
 

@@ -37,7 +37,7 @@ class PreparedPool:
 
     async def fetch(self, timeout_s: float, query: str, arguments: tuple[object, ...]) -> "list[asyncpg.Record]":
         if self._ended:
-            raise Retryable("not_ready", "this process is stopping and no longer reads the database")
+            raise Retryable("not_ready", "this process is stopping and no longer reads the database; try again")
         await self._wait_for_turn(timeout_s)
         connection = self._idle.pop()
         try:

@@ -137,7 +137,7 @@ class KuboStore:
             raise
         # Content of this size is never a single block.
         if cid.codec == "raw":
-            raise rejected_error("the content id belongs to other content")
+            raise rejected_error("the returned content id does not match the content")
         return await self._pin_content(key, cid, content.size)
 
     async def abort(self, key: str, upload_id: str) -> None:

@@ -224,7 +224,7 @@ class PinningStore:
         cid = await self._read_cid(await put_in_parts(self._requests, key, content.pieces(), before_part), key)
         # Content of this size is never a single block.
         if cid.codec == "raw":
-            raise rejected_error("the content id belongs to other content")
+            raise rejected_error("the returned content id does not match the content")
         return PinnedObject(str(cid), content.size)
 
     async def abort(self, key: str, upload_id: str) -> None:
@@ -293,7 +293,7 @@ def require_cid_of_content(cid: Cid, payload: Payload) -> None:
     if cid.codec == "raw" or (
         payload.size <= _MAX_ONE_BLOCK_BYTES and cid != dag_pb_leaf_cid(b"".join(payload.pieces))
     ):
-        raise rejected_error("the content id belongs to other content")
+        raise rejected_error("the returned content id does not match the content")
 
 
 async def split_into_pieces(content: bytes) -> AsyncIterator[bytes]:
