@@ -16,10 +16,10 @@ class BlockPosition(enum.Enum):
 
 
 class RecentBlocks:
-    """Numbers and hashes of the last `window` blocks."""
+    """Numbers and hashes of the last `max_blocks` blocks."""
 
-    def __init__(self, window: int) -> None:
-        self._window = window
+    def __init__(self, max_blocks: int) -> None:
+        self._max_blocks = max_blocks
         self._hashes: OrderedDict[int, str] = OrderedDict()
 
     @property
@@ -47,7 +47,7 @@ class RecentBlocks:
     def add(self, number: int, block_hash: str) -> None:
         """Append a child of the head."""
         self._hashes[number] = block_hash
-        while len(self._hashes) > self._window:
+        while len(self._hashes) > self._max_blocks:
             self._hashes.popitem(last=False)
 
     def restart(self, number: int, block_hash: str) -> None:

@@ -45,10 +45,10 @@ async def apply_range(
 
 
 async def apply_blocks(
-    connection: Connection, blocks: Sequence[BlockRange], *, window: int, rebuilding: bool
+    connection: Connection, blocks: Sequence[BlockRange], *, undo_window: int, rebuilding: bool
 ) -> IndexPosition:
     """Write consecutive blocks near the head. Every row that a block changes is saved first, and stays saved for
-    `window` blocks.
+    `undo_window` blocks.
 
     New jobs of all blocks are inserted together, because inserts need no saved rows. After that, each block is applied
     in order.
@@ -63,7 +63,7 @@ async def apply_blocks(
             if block.events:
                 await start_journal(connection, block.last.height)
                 await write_patches(connection, change)
-        await append_index_blocks(connection, [_to_indexed_block(block.last) for block in blocks], window)
+        await append_index_blocks(connection, [_to_indexed_block(block.last) for block in blocks], undo_window)
         await append_events(connection, blocks)
         await mark_expired_batch(connection, blocks[-1].last.time)
         await move_position(connection, position)
@@ -117,11 +117,11 @@ async def finish_rebuilding(connection: Connection, position: IndexPosition) -> 
 def merge_events(block_range: BlockRange) -> RowChanges:
     """Return the row changes of all events in the range."""
     headers, first = block_range.headers, block_range.first.height
-    fold = EventMerger(lambda block: headers[block - first].time)
-    add = fold.add
+    merger = EventMerger(lambda block: headers[block - first].time)
+    add = merger.add
     for block, log, event in block_range.events:
         add(event, block, log)
-    return fold.changes
+    return merger.changes
 
 
 def _mark_expired_jobs(changes: RowChanges, time: int) -> None:

@@ -78,17 +78,17 @@ class RangeWidth:
         self._max_blocks = max_blocks
         # Largest width that the node is known to accept.
         self._limit = max_blocks
-        self._wanted = float(min(INITIAL_WIDTH_BLOCKS, max_blocks))
+        self._target_blocks = float(min(INITIAL_WIDTH_BLOCKS, max_blocks))
         self._successes = 0
 
     @property
     def blocks(self) -> int:
-        return max(1, min(int(self._wanted), self._limit))
+        return max(1, min(int(self._target_blocks), self._limit))
 
     def record_success(self, blocks: int, events: int) -> None:
         """Record that the node answered a range."""
         fitting = blocks * TARGET_EVENTS_PER_RANGE / max(1, events)
-        self._wanted = max(1.0, min(fitting, 2.0 * max(self._wanted, blocks), float(self._max_blocks)))
+        self._target_blocks = max(1.0, min(fitting, 2.0 * max(self._target_blocks, blocks), float(self._max_blocks)))
         if blocks >= self._limit < self._max_blocks:
             self._successes += 1
             if self._successes >= _SUCCESSES_BEFORE_GROWTH:
@@ -103,7 +103,7 @@ class RangeWidth:
     def record_failure(self, blocks: int) -> None:
         """Record that the node did not answer a range, perhaps because the range was too much work. Narrow the next
         range, but keep the limit."""
-        self._wanted = max(1.0, min(self._wanted, blocks / 2))
+        self._target_blocks = max(1.0, min(self._target_blocks, blocks / 2))
 
 
 class BatchSize:

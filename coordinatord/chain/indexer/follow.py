@@ -40,14 +40,14 @@ _BLOCKS_PER_BATCH: Final = 32
 _MAX_CONTRADICTIONS: Final = 5
 
 
-async def find_common_ancestor(connection: Connection, source: BlockSource, upto: int) -> IndexedBlock | None:
-    """Return the highest block at or below `upto` that is in the index and on the node's chain, or None.
+async def find_common_ancestor(connection: Connection, source: BlockSource, highest: int) -> IndexedBlock | None:
+    """Return the highest block at or below `highest` that is in the index and on the node's chain, or None.
 
     Raise Retryable unless the node's headers are linked from that block up. An unlinked answer must not undo indexed
     blocks.
     """
     child_parent: str | None = None
-    while indexed := await read_index_blocks(connection, upto, _HEADERS_PER_REQUEST):
+    while indexed := await read_index_blocks(connection, highest, _HEADERS_PER_REQUEST):
         headers = await source.headers(indexed[-1].number, indexed[0].number)
         if child_parent is not None and headers[-1].hash != child_parent:
             raise inconsistency_error(f"block {indexed[0].number} is not the parent of the block after it")
@@ -55,7 +55,7 @@ async def find_common_ancestor(connection: Connection, source: BlockSource, upto
             if bytes.fromhex(header.hash[2:]) == block.hash:
                 return block
         child_parent = headers[0].parent_hash
-        upto = indexed[-1].number - 1
+        highest = indexed[-1].number - 1
     return None
 
 
@@ -176,7 +176,7 @@ class IndexFollower:
                     break
                 began = time.time()
                 self._position = await apply_blocks(
-                    connection, blocks, window=self._settings.journal_blocks, rebuilding=self._is_rebuilding
+                    connection, blocks, undo_window=self._settings.journal_blocks, rebuilding=self._is_rebuilding
                 )
                 applied = time.time()
                 for block in blocks:
@@ -199,7 +199,7 @@ class IndexFollower:
             await drop_job_indexes(connection)
         ordinal = await next_job_ordinal(connection)
         async with prefetch_ranges(
-            lambda first, upto: self._source.range(first, upto, self._width),
+            lambda first, last_of_range: self._source.range(first, last_of_range, self._width),
             self._next_number,
             last,
             lambda: self._width.blocks,

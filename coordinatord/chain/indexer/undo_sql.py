@@ -39,15 +39,15 @@ async def start_journal(connection: Connection, block_number: int) -> None:
     await connection.execute("select set_config('svc.journal_block', $1::bigint::text, true)", block_number)
 
 
-async def append_index_blocks(connection: Connection, blocks: Sequence[IndexedBlock], window: int) -> None:
-    """Append journaled blocks to `index_blocks`, and drop blocks more than `window` below the last one."""
+async def append_index_blocks(connection: Connection, blocks: Sequence[IndexedBlock], undo_window: int) -> None:
+    """Append journaled blocks to `index_blocks`, and drop blocks more than `undo_window` below the last one."""
     await connection.execute(
         "with dropped as (delete from index_blocks where number < $5),"
         " forgotten as (delete from undo_journal where block_number <= $5)"
         " insert into index_blocks (number, hash, parent_hash, time)"
         " select * from unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[])",
         *zip(*[attrs.astuple(block) for block in blocks], strict=True),
-        blocks[-1].number - window,
+        blocks[-1].number - undo_window,
     )
 
 
@@ -66,11 +66,11 @@ async def restart_index_blocks(connection: Connection, block: IndexedBlock) -> N
     )
 
 
-async def read_index_blocks(connection: Connection, upto: int, count: int) -> list[IndexedBlock]:
-    """Return up to `count` blocks of `index_blocks` at and below `upto`, highest first."""
+async def read_index_blocks(connection: Connection, highest: int, count: int) -> list[IndexedBlock]:
+    """Return up to `count` blocks of `index_blocks` at and below `highest`, highest first."""
     rows = await connection.fetch(
         "select number, hash, parent_hash, time from index_blocks where number <= $1 order by number desc limit $2",
-        upto,
+        highest,
         count,
     )
     return [IndexedBlock(**row) for row in rows]

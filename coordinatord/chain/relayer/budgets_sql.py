@@ -221,4 +221,4 @@ async def read_top_spenders(connection: Connection, limit: int) -> list[TopSpend
         ALL_NEWCOMERS,
     )
     spenders = [TopSpender(*row) for row in rows]
-    return sorted(spenders, key=lambda spending: (-spending.last_day, spending.signer, spending.kind))[:limit]
+    return sorted(spenders, key=lambda spender: (-spender.last_day, spender.signer, spender.kind))[:limit]

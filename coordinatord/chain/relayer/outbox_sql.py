@@ -105,7 +105,7 @@ class NotQueued(enum.Enum):
     INSOLVENT = "insolvent"
 
 
-SubmitOutcome: TypeAlias = QueuedRelay | NotQueued
+QueueOutcome: TypeAlias = QueuedRelay | NotQueued
 
 
 async def lock_outbox(connection: Connection) -> None:
@@ -115,7 +115,7 @@ async def lock_outbox(connection: Connection) -> None:
     await connection.execute("select pg_advisory_xact_lock(x'52454c4159'::bigint)")
 
 
-async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_depth: int) -> list[SubmitOutcome]:
+async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_depth: int) -> list[QueueOutcome]:
     """Insert each relay or join it to an equal relay, in order. Return one outcome for each.
 
     Make this the last statement of the transaction, because submitters wait for each other until the transaction ends.
@@ -126,7 +126,7 @@ async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_
         max_depth,
         MAX_RELAYS_PER_SUBJECT,
     )
-    return [_submit_outcome_from_row(relay, *row) for relay, row in zip(relays, rows, strict=True)]
+    return [_queue_outcome_from_row(relay, *row) for relay, row in zip(relays, rows, strict=True)]
 
 
 def _relay_to_row(relay: NewRelay) -> tuple[object, ...]:
@@ -149,9 +149,7 @@ def _relay_to_row(relay: NewRelay) -> tuple[object, ...]:
     )
 
 
-def _submit_outcome_from_row(
-    relay: NewRelay, outcome: str, relay_id: int | None, same_as: bytes | None
-) -> SubmitOutcome:
+def _queue_outcome_from_row(relay: NewRelay, outcome: str, relay_id: int | None, same_as: bytes | None) -> QueueOutcome:
     if relay_id is None:
         return NotQueued(outcome)
     # A cancel may join another cancel of its job.

@@ -56,10 +56,10 @@ class ReceiptWatcher:
                 await self._apply_block(block)
             case BlockPosition.BEHIND if not self._has_lagged_long():
                 return None
-            case place:
-                if place is BlockPosition.BEHIND:
+            case position:
+                if position is BlockPosition.BEHIND:
                     log.warning("chain head moved back", block=block.number)
-                if place is not BlockPosition.AHEAD or not await self._is_last_block_on_chain():
+                if position is not BlockPosition.AHEAD or not await self._is_last_block_on_chain():
                     await self._revive_removed(block)
                 await self._recheck_block(block)
         return block

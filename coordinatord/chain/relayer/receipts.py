@@ -41,16 +41,16 @@ class TxReceipt:
     logs: tuple[ReceiptLog, ...] = attrs.field(repr=False)
 
 
-async def read_receipts(rpc: Rpc, hashes: Sequence[bytes]) -> list[TxReceipt]:
+async def read_receipts(rpc: Rpc, tx_hashes: Sequence[bytes]) -> list[TxReceipt]:
     """Return the receipts of these transactions. Skip transactions that are not mined."""
-    answers = await rpc.batch([RpcCall("eth_getTransactionReceipt", ("0x" + h.hex(),)) for h in hashes])
+    answers = await rpc.batch([RpcCall("eth_getTransactionReceipt", ("0x" + h.hex(),)) for h in tx_hashes])
     return [receipt for answer in answers for receipt in _decode_receipt(answer)]
 
 
-async def read_receipts_and_count(rpc: Rpc, account: bytes, hashes: Sequence[bytes]) -> tuple[list[TxReceipt], int]:
+async def read_receipts_and_count(rpc: Rpc, account: bytes, tx_hashes: Sequence[bytes]) -> tuple[list[TxReceipt], int]:
     """Return the receipts of the mined transactions, and the number of used nonces of `account`. Read both in
     one request, because an endpoint may spread requests over several nodes."""
-    calls = [RpcCall("eth_getTransactionReceipt", ("0x" + h.hex(),)) for h in hashes]
+    calls = [RpcCall("eth_getTransactionReceipt", ("0x" + h.hex(),)) for h in tx_hashes]
     *answers, count = await rpc.batch([*calls, RpcCall("eth_getTransactionCount", ("0x" + account.hex(), "latest"))])
     if isinstance(count, RpcError):
         raise count

@@ -24,9 +24,9 @@ from coordinatord.chain.relayer.outbox_sql import (
     NewRelay,
     NotQueued,
     QueuedRelay,
+    QueueOutcome,
     RelayKind,
     RelayStatus,
-    SubmitOutcome,
 )
 from coordinatord.chain.relayer.role import KINDS_WITHOUT_ROLE, RelayerRole, lacking_role_error, raise_if_role_lacking
 from coordinatord.storage.database import traces_sql
@@ -133,7 +133,7 @@ class Relaying:
         self._awaiting_index: set[Wake] = set()
         # Callers that arrive during a transaction share the next one. Transactions that notify commit one after
         # another, so separate ones would limit the whole deployment to the speed of its disk.
-        self._submissions: BatchedReads[NewRelay, SubmitOutcome] = BatchedReads(database, self._write_relays)
+        self._submissions: BatchedReads[NewRelay, QueueOutcome] = BatchedReads(database, self._write_relays)
         reader = database.prepared_connection()
         self._statuses: BatchedReads[int, RelayStatus | None] = BatchedReads(reader, outbox_sql.read_statuses)
         self._claims: BatchedReads[tuple[bytes, bytes], bool] = BatchedReads(reader, outbox_sql.read_claims_under_way)
@@ -146,30 +146,30 @@ class Relaying:
         role = self._role
         return role is not None and bool(role.missing_in) and time.monotonic() - role.read_at < _MAX_ROLE_AGE_S
 
-    async def relay(self, new: NewRelay) -> Outcome:
+    async def relay(self, new_relay: NewRelay) -> Outcome:
         """Submit the op, then wait for its outcome."""
-        submitted = await self.submit(new)
+        submitted = await self.submit(new_relay)
         return await self.wait(submitted) if isinstance(submitted, QueuedRelay) else submitted
 
     async def is_claiming(self, wallet: bytes, job_id: bytes) -> bool:
         """Return True while a claim of the job by this wallet is under way."""
         return await self._claims.get((job_id, wallet))
 
-    async def submit(self, new: NewRelay) -> QueuedRelay | RelayBusy | RefusedByChain:
+    async def submit(self, new_relay: NewRelay) -> QueuedRelay | RelayBusy | RefusedByChain:
         """Store the op in the outbox, or join an equal request under way. From then on the op is sent even if the
         caller leaves. Raise Retryable `relay_unavailable` when the queue is full, and `busy` when the signer's budget
         is used up."""
-        if self._lacks_role and new.kind not in (*KINDS_WITHOUT_ROLE, RelayKind.SETTLE):
+        if self._lacks_role and new_relay.kind not in (*KINDS_WITHOUT_ROLE, RelayKind.SETTLE):
             raise lacking_role_error()
-        match await self._submissions.get(new):
+        match await self._submissions.get(new_relay):
             case NotQueued.SUBJECT_BUSY:
                 return RelayBusy()
             case NotQueued.QUEUE_FULL:
                 raise Retryable("relay_unavailable", "the relay queue is full; try again", "relay_queue_full", 1)
             case NotQueued.OVER_BUDGET:
-                if new.spending is None:
+                if new_relay.spending is None:
                     raise AssertionError("the outbox reported a relay without a budget as over its budget")
-                raise over_budget_error(new.spending.limits.budget)
+                raise over_budget_error(new_relay.spending.limits.budget)
             case NotQueued.OVER_NEWCOMERS_BUDGET:
                 raise over_budget_error(Budget.NEWCOMERS)
             case NotQueued.INSOLVENT:
@@ -210,8 +210,8 @@ class Relaying:
         # The relay is still queued, or nodes have refused its bytes so far. An equal request joins it.
         raise _dropped_error((status and status.refusal) or "relay_queue_timeout")
 
-    async def _write_relays(self, database: Database, relays: list[NewRelay]) -> dict[NewRelay, SubmitOutcome]:
-        async def body(connection: Connection) -> list[SubmitOutcome]:
+    async def _write_relays(self, database: Database, relays: list[NewRelay]) -> dict[NewRelay, QueueOutcome]:
+        async def body(connection: Connection) -> list[QueueOutcome]:
             return await outbox_sql.submit_all(connection, relays, max_depth=self._max_depth)
 
         return dict(zip(relays, await database.transact(body), strict=True))

@@ -162,17 +162,17 @@ async def _revive_after_deep_reorg(
 
 
 async def _close_gaps(role_connection: RoleConnection, account: RelayerAccount, suspects: Sequence[int]) -> None:
-    is_self_transfer: list[PendingTx] = []
+    self_transfers: list[PendingTx] = []
     async with role_connection.transaction() as connection:
         for nonce, lost_id in await transactions_sql.find_nonce_gaps(
             connection, account.chain_id, account.address, suspects
         ):
             log.warning("gap in the nonces closed", nonce=nonce)
-            is_self_transfer.append(await sign_self_transfer(connection, account, nonce, lost_id))
-    for fill in is_self_transfer:
-        if (lost := account.lost.find_by_id(fill.id)) is not None:
+            self_transfers.append(await sign_self_transfer(connection, account, nonce, lost_id))
+    for self_transfer in self_transfers:
+        if (lost := account.lost.find_by_id(self_transfer.id)) is not None:
             account.lost.remove(lost)
-        account.pending.add(fill)
+        account.pending.add(self_transfer)
 
 
 async def raise_fees(role_connection: RoleConnection, account: RelayerAccount, mined_within_s: float) -> None:

@@ -159,7 +159,7 @@ async def sign_in_order(
     signatures are requested at once. Signatures after a failed one are discarded, so that nonces have no gap."""
     signed: list[SignedTransaction] = []
     for first in range(0, len(transactions), MAX_PARALLEL_SIGNATURES):
-        found = await _sign_together(signer, transactions[first : first + MAX_PARALLEL_SIGNATURES])
+        found = await _sign_batch(signer, transactions[first : first + MAX_PARALLEL_SIGNATURES])
         for answer in found:
             if isinstance(answer, SignerUnavailable):
                 return signed, answer
@@ -167,7 +167,7 @@ async def sign_in_order(
     return signed, None
 
 
-async def _sign_together(
+async def _sign_batch(
     signer: AccountSigner, transactions: Sequence[Transaction]
 ) -> list[SignedTransaction | SignerUnavailable]:
     found: dict[int, SignedTransaction | SignerUnavailable] = {}

@@ -60,17 +60,21 @@ async def sign_self_transfer(
     nonce's lost transaction. The old versions of that transaction stay watched, because they may still be mined
     instead."""
     lost = None if lost_id is None else account.lost.find_by_id(lost_id)
-    fill = PendingTx(lost_id or 0, nonce, account.address, BASE_GAS, [] if lost is None else list(lost.versions))
+    self_transfer = PendingTx(
+        lost_id or 0, nonce, account.address, BASE_GAS, [] if lost is None else list(lost.versions)
+    )
     # If the lost transaction is already a self-transfer, do not sign: the same self-transfer is sent again.
-    if not fill.versions or not fill.latest.is_self_transfer:
-        fill.versions.append(
-            await _sign_version(account, fill, initial_fee(account.market, account.ceiling), is_self_transfer=True)
+    if not self_transfer.versions or not self_transfer.latest.is_self_transfer:
+        self_transfer.versions.append(
+            await _sign_version(
+                account, self_transfer, initial_fee(account.market, account.ceiling), is_self_transfer=True
+            )
         )
     if lost_id is None:
-        await transactions_sql.insert_transactions(connection, account.chain_id, account.address, [fill])
+        await transactions_sql.insert_transactions(connection, account.chain_id, account.address, [self_transfer])
     else:
-        await transactions_sql.turn_into_self_transfer(connection, fill)
-    return fill
+        await transactions_sql.turn_into_self_transfer(connection, self_transfer)
+    return self_transfer
 
 
 async def sign_replacement(account: RelayerAccount, tx: PendingTx) -> SignedVersion | None:

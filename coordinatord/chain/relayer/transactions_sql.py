@@ -95,12 +95,14 @@ async def adopt_transaction(connection: Connection, chain_id: int, account: byte
     await add_versions(connection, [(tx.id, tx.latest)])
 
 
-async def turn_into_self_transfer(connection: Connection, fill: PendingTx) -> None:
+async def turn_into_self_transfer(connection: Connection, self_transfer: PendingTx) -> None:
     """Turn a lost nonce, which a reorg freed, into a self-transfer."""
     await connection.execute(
-        "update relay_txs set lost = false, purpose = 'fill', gas = $2 where id = $1", fill.id, fill.gas
+        "update relay_txs set lost = false, purpose = 'fill', gas = $2 where id = $1",
+        self_transfer.id,
+        self_transfer.gas,
     )
-    await add_versions(connection, [(fill.id, fill.latest)])
+    await add_versions(connection, [(self_transfer.id, self_transfer.latest)])
 
 
 async def read_pending(connection: Connection, chain_id: int, account: bytes) -> list[PendingTx]:

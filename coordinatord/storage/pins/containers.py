@@ -39,7 +39,7 @@ _MAX_ROWS_PER_STATEMENT: Final = 256
 class _HoldRequest:
     """Request to hold an object. Requests are compared by identity, because two may name the same key."""
 
-    new: NewObject
+    new_object: NewObject
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -70,7 +70,7 @@ class _RowWriter:
 
     async def _attach_all(self, database: Database, ended: list[_EndedHold]) -> dict[_EndedHold, None]:
         async with database.connection() as connection:
-            await objects_sql.attach_objects(connection, Counter(request.key for request in ended), self._retention)
+            await objects_sql.attach_objects(connection, Counter(hold.key for hold in ended), self._retention)
         return dict.fromkeys(ended)
 
 
@@ -78,9 +78,9 @@ async def _hold_all(database: Database, requests: list[_HoldRequest]) -> dict[_H
     """Hold each key once per statement, because one statement can change a row only once."""
     answers: dict[_HoldRequest, HeldObject | None] = {}
     while remaining := [request for request in requests if request not in answers]:
-        by_key = {request.new.key: request for request in remaining}
-        new = [request.new for request in by_key.values()]
-        held = await database.transact(partial(objects_sql.hold_objects, new_objects=new))
+        by_key = {request.new_object.key: request for request in remaining}
+        new_objects = [request.new_object for request in by_key.values()]
+        held = await database.transact(partial(objects_sql.hold_objects, new_objects=new_objects))
         answers |= {request: HeldObject(held[key]) if key in held else None for key, request in by_key.items()}
     return answers
 
@@ -138,14 +138,16 @@ class Containers:
             with anyio.move_on_after(10, shield=True):
                 await self._release(hold)
 
-    async def _hold_key(self, new: NewObject, *, check_budget: bool) -> HeldObject:
+    async def _hold_key(self, new_object: NewObject, *, check_budget: bool) -> HeldObject:
         deadline = anyio.current_time() + _REMOVAL_TIMEOUT_S
         while True:
             # A cancelled caller cannot withdraw from a batched statement. Shield the caller, so that it learns of its
             # hold and ends it.
             with anyio.CancelScope(shield=not check_budget):
                 held = await (
-                    self._hold_within_budget(new) if check_budget else self._rows.holds.get(_HoldRequest(new))
+                    self._hold_within_budget(new_object)
+                    if check_budget
+                    else self._rows.holds.get(_HoldRequest(new_object))
                 )
             if held is not None:
                 return held
@@ -158,13 +160,13 @@ class Containers:
                 )
             await anyio.sleep(0.1)
 
-    async def _hold_within_budget(self, new: NewObject) -> HeldObject | None:
+    async def _hold_within_budget(self, new_object: NewObject) -> HeldObject | None:
         async def hold_and_check(connection: Connection) -> HeldObject | None:
-            held = await objects_sql.hold_objects(connection, [new])
-            if new.key not in held:
+            held = await objects_sql.hold_objects(connection, [new_object])
+            if new_object.key not in held:
                 return None
-            await self._budgets.check(connection, new.owner)
-            return HeldObject(held[new.key])
+            await self._budgets.check(connection, new_object.owner)
+            return HeldObject(held[new_object.key])
 
         return await self._database.transact(hold_and_check)
 

@@ -16,7 +16,7 @@ from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexerSettings, run_indexer
 from coordinatord.chain.relayer.budgets import GasBudgets, GasPolicy
 from coordinatord.chain.relayer.fees import NO_CEILING, FeeCeiling
-from coordinatord.chain.relayer.outbox_sql import NewRelay, SubmitOutcome, submit_all
+from coordinatord.chain.relayer.outbox_sql import NewRelay, QueueOutcome, submit_all
 from coordinatord.chain.relayer.relaying import Relaying
 from coordinatord.chain.relayer.role import RelayerRole
 from coordinatord.chain.relayer.settings import RelayerSettings
@@ -159,7 +159,7 @@ def _settings_of_index(book: AddressBook) -> IndexerSettings:
     )
 
 
-async def submit(connection: Connection, relay: NewRelay, *, max_depth: int = 10) -> SubmitOutcome:
+async def submit(connection: Connection, relay: NewRelay, *, max_depth: int = 10) -> QueueOutcome:
     (outcome,) = await submit_all(connection, [relay], max_depth=max_depth)
     return outcome
 

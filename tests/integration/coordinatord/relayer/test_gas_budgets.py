@@ -23,8 +23,8 @@ from coordinatord.chain.relayer.outbox_sql import (
     PaymentPromise,
     Priority,
     QueuedRelay,
+    QueueOutcome,
     RelayKind,
-    SubmitOutcome,
 )
 from coordinatord.chain.relayer.results_sql import RefusedCall
 from coordinatord.chain.relayer.transactions_sql import MinedTx
@@ -75,7 +75,7 @@ def post(
     return NewRelay(kind, name, name, TARGET, b"", Priority.POST, signer, estimate, spending, promise)
 
 
-async def submit(connection: Connection, *relays: NewRelay) -> list[SubmitOutcome]:
+async def submit(connection: Connection, *relays: NewRelay) -> list[QueueOutcome]:
     return await outbox_sql.submit_all(connection, relays, max_depth=1000)
 
 
