@@ -5,49 +5,49 @@ import enum
 from collections import OrderedDict
 
 
-class HeadPlace(enum.Enum):
+class BlockPosition(enum.Enum):
     """Position of a block relative to the blocks that ChainHead remembers."""
 
     SAME = "the same block as the remembered head"
     NEXT = "the child of the head"
-    AHEAD = "above the head, and blocks between them were not seen"
+    AHEAD = "above the head, with blocks between that were not seen"
     BEHIND = "an ancestor of the head, or below all remembered blocks: this node lags"
     FORK = "on another branch than the remembered blocks"
 
 
 class ChainHead:
-    """Numbers and hashes of the last `window` blocks."""
+    """Numbers and hashes of the last `max_blocks` blocks."""
 
-    def __init__(self, window: int) -> None:
-        self._window = window
+    def __init__(self, max_blocks: int) -> None:
+        self._max_blocks = max_blocks
         self._hashes: OrderedDict[int, str] = OrderedDict()
 
     @property
-    def number(self) -> int | None:
+    def head_number(self) -> int | None:
         return next(reversed(self._hashes), None)
 
     @property
-    def hash(self) -> str | None:
-        return None if self.number is None else self._hashes[self.number]
+    def head_hash(self) -> str | None:
+        return None if self.head_number is None else self._hashes[self.head_number]
 
-    def classify(self, number: int, block_hash: str, parent_hash: str) -> HeadPlace:
+    def classify(self, number: int, block_hash: str, parent_hash: str) -> BlockPosition:
         """Return the position of this block relative to the remembered blocks."""
-        head = self.number
+        head = self.head_number
         if head is None or number > head + 1:
-            return HeadPlace.AHEAD
+            return BlockPosition.AHEAD
         if number == head + 1:
-            return HeadPlace.NEXT if self._hashes[head] == parent_hash else HeadPlace.FORK
+            return BlockPosition.NEXT if self._hashes[head] == parent_hash else BlockPosition.FORK
         known = self._hashes.get(number)
         if known is None:
-            return HeadPlace.BEHIND
+            return BlockPosition.BEHIND
         if known != block_hash:
-            return HeadPlace.FORK
-        return HeadPlace.SAME if number == head else HeadPlace.BEHIND
+            return BlockPosition.FORK
+        return BlockPosition.SAME if number == head else BlockPosition.BEHIND
 
     def add(self, number: int, block_hash: str) -> None:
         """Append a child of the head."""
         self._hashes[number] = block_hash
-        while len(self._hashes) > self._window:
+        while len(self._hashes) > self._max_blocks:
             self._hashes.popitem(last=False)
 
     def restart(self, number: int, block_hash: str) -> None:

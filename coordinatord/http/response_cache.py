@@ -24,7 +24,7 @@ class IndexPosition(Protocol):
 
     async def get(self) -> Snapshot: ...
 
-    def forget(self) -> None: ...
+    def invalidate(self) -> None: ...
 
 
 @attrs.frozen(slots=True)
@@ -72,7 +72,7 @@ class BlockCache:
     def __init__(self, position: IndexPosition, max_bytes: int = MAX_CACHE_BYTES) -> None:
         self._position = position
         # Called after a successful write, so that the next read compares its cached response with a fresh position.
-        self.forget_position = position.forget
+        self.forget_position = position.invalidate
         self._max_bytes = max_bytes
         self._total_bytes = 0
         self._entries: OrderedDict[bytes, CachedResponse] = OrderedDict()

@@ -35,7 +35,7 @@ from coordinatord.base.clock import system_clock
 from coordinatord.base.startup import StartupRetry
 from coordinatord.base.wake import Wake
 from coordinatord.chain.contracts.job_registry import JobRegistry
-from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.logs import LogDecoder
 from coordinatord.chain.contracts.payment_token import PaymentToken
 from coordinatord.chain.contracts.provider_registry import ProviderRegistry
 from coordinatord.chain.indexer.agreement import CheckedSource
@@ -43,7 +43,7 @@ from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexerSettings, run_indexer
 from coordinatord.chain.relayer.budgets import GasBudgets
 from coordinatord.chain.relayer.relaying import Relaying
-from coordinatord.chain.relayer.solvency import Promises
+from coordinatord.chain.relayer.solvency import SolvencyChecks
 from coordinatord.chain.relayer.worker import run_relayer
 from coordinatord.http.cors import Origins
 from coordinatord.http.server.connections import ConnectionLimits
@@ -211,7 +211,7 @@ def build_batch_worker(dependencies: Dependencies) -> BatchWorker:
     expander = BatchExpander(
         domains=dependencies.domains,
         registry=JobRegistry(rpc, config.addresses.job_registry),
-        allowances=LineAllowances(Promises(PaymentToken(rpc, config.addresses.paytoken)), gas_policy(config)),
+        allowances=LineAllowances(SolvencyChecks(PaymentToken(rpc, config.addresses.paytoken)), gas_policy(config)),
         pins=dependencies.pins,
         containers=LineContainers(database, dependencies.pins),
         retention_seconds=config.file_retention_seconds,
@@ -227,12 +227,12 @@ async def run_index_task(dependencies: Dependencies) -> None:
     settings = IndexerSettings(
         chain_id=book.chain_id,
         deploy_block=book.deploy_block,
-        getlogs_cap=config.getlogs_cap,
+        max_range_blocks=config.getlogs_cap,
         block_time_ms=config.block_time_ms,
         confirmations=config.confirmations,
         journal_blocks=config.limits.journal_blocks,
     )
-    decoder, nodes = Decoder(book), dependencies.nodes
+    decoder, nodes = LogDecoder(book), dependencies.nodes
     source = CheckedSource(nodes, decoder) if len(nodes.all) > 1 else NodeSource(dependencies.rpc, decoder)
     await run_indexer(dependencies.database, source, settings, dependencies.notices, Wake())
 

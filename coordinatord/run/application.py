@@ -48,11 +48,11 @@ from coordinatord.api.webhooks.routes import WebhookRoutes
 from coordinatord.base.clock import system_clock
 from coordinatord.chain.contracts.ask_registry import AskRegistry
 from coordinatord.chain.contracts.job_registry import JobRegistry
-from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.logs import LogDecoder
 from coordinatord.chain.contracts.payment_token import PaymentToken
 from coordinatord.chain.contracts.provider_registry import ProviderRegistry
 from coordinatord.chain.relayer.relaying import Relaying
-from coordinatord.chain.relayer.solvency import Promises
+from coordinatord.chain.relayer.solvency import SolvencyChecks
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.caller_limits import CallerLimits, TokenBuckets
@@ -161,7 +161,7 @@ def compose_application(
     reads = IndexReads.from_databases(database, dependencies.replicas)
     posted = PostedJobs(
         jobs,
-        Decoder(book),
+        LogDecoder(book),
         first_block=book.deploy_block,
         max_range_blocks=config.getlogs_cap,
         indexed=BatchedReads(database.prepared_connection(), read_posted_terms),
@@ -184,7 +184,7 @@ def compose_application(
     checks = OrderChecks(
         domains=domains,
         registry=jobs,
-        promises=Promises(PaymentToken(callers_rpc, book.paytoken)),
+        promises=SolvencyChecks(PaymentToken(callers_rpc, book.paytoken)),
         budgets=budgets,
         relayer=dependencies.relayer.address,
         uploads=uploads,
@@ -215,7 +215,7 @@ def compose_application(
     burst = limits.requests_burst or config.requests_per_second * _BURST_DURATION_S
     buckets = TokenBuckets(config.requests_per_second, burst)
     hub = dependencies.events
-    hub.add_watcher(lambda _: reads.position.forget())  # reads after an event must include the event's changes
+    hub.add_watcher(lambda _: reads.position.invalidate())  # reads after an event must include the event's changes
     hub.add_watcher(waiting.on_events)
     connection_limits = ConnectionLimits(limits.event_listeners, limits.event_listeners_per_caller)
     polls = PollService(

@@ -8,7 +8,7 @@ from common.daemon.process import Fatal
 from common.domains import Domains
 from common.scalars import hex_of
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.rpc.client import Rpc, decode_quantity, retryable_of
+from coordinatord.chain.rpc.client import Rpc, decode_quantity, to_retryable
 from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 from coordinatord.chain.rpc.nodes import Nodes
 from coordinatord.chain.rpc.views import Reverted, View, read_many
@@ -27,7 +27,7 @@ async def check_chain(rpc: Rpc, book: AddressBook, domains: Domains) -> None:
         chain_id = decode_quantity(await rpc.call("eth_chainId"))
     except RpcError as error:
         if error.kind is not RpcErrorKind.REFUSED:
-            raise retryable_of(error, "eth_chainId") from error
+            raise to_retryable(error, "eth_chainId") from error
         raise Fatal(f"the RPC endpoint does not return its chain id: {error}") from error
     if chain_id != book.chain_id:
         raise Fatal(

@@ -116,13 +116,13 @@ def record_build(release: str, unknown: Mapping[str, str | None]) -> None:
 
 async def _print_relayers(config: Config, *, as_json: bool) -> None:
     """Print the relayer accounts from the database, without a connection to the node."""
-    from coordinatord.chain.relayer.transactions_sql import read_account_uses  # noqa: PLC0415
+    from coordinatord.chain.relayer.transactions_sql import read_account_usages  # noqa: PLC0415
     from coordinatord.run.signer import open_signer  # noqa: PLC0415
     from coordinatord.storage.database.connections import open_database  # noqa: PLC0415
 
     database = open_database(config.database_url.reveal(), max_size=2)
     async with open_signer(config) as signer, database as opened, opened.connection() as connection:
-        uses = await read_account_uses(connection, config.addresses.chain_id)
+        uses = await read_account_usages(connection, config.addresses.chain_id)
     if as_json:
         print(json.dumps(relayer_rows(uses, signer.address), indent=2))
     else:

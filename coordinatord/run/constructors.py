@@ -18,7 +18,7 @@ def relayer_settings(config: Config) -> RelayerSettings:
         block_time_ms=config.block_time_ms,
         reserve_gas=config.relay_reserve_gas,
         cancel_reserve_gas=config.relay_reserve_gas // 3,
-        mined_within=max(MINED_WITHIN_S, _MINED_WITHIN_BLOCKS * config.block_time_ms / 1000),
+        mined_within_s=max(MINED_WITHIN_S, _MINED_WITHIN_BLOCKS * config.block_time_ms / 1000),
         fee_ceiling=ceiling_of(config.addresses.chain_id, config.relay_max_fee_gwei, config.relay_max_tip_gwei),
     )
 

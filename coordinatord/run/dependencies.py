@@ -36,10 +36,10 @@ from coordinatord.storage.database.connections import Database, open_database
 from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.notices import Notices
 from coordinatord.storage.database.replicas import Replica, open_replicas
-from coordinatord.storage.pins.addressed import AddressedStore
+from coordinatord.storage.pins.addressed import PlainS3Store
 from coordinatord.storage.pins.containers import Containers
 from coordinatord.storage.pins.kubo import open_kubo
-from coordinatord.storage.pins.pinned_sql import KeyBook, PinnedKeys
+from coordinatord.storage.pins.pinned_sql import KeyMap, PinnedKeys
 from coordinatord.storage.pins.store import PinningStore, PinStore, open_bucket
 
 log = structlog.get_logger(__name__)
@@ -112,7 +112,9 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
     )
     pins = await open_pin_store(config, PinnedKeys(database), stack)
     nodes = await stack.enter_async_context(
-        open_nodes(config.node_urls, for_callers=_CALLERS_NODE_CONNECTIONS, lag_blocks=config.limits.rpc_lag_blocks)
+        open_nodes(
+            config.node_urls, client_connections=_CALLERS_NODE_CONNECTIONS, max_lag_blocks=config.limits.rpc_lag_blocks
+        )
     )
     return Dependencies(
         config=config,
@@ -122,13 +124,13 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
         replicas=replicas,
         nodes=nodes,
         rpc=Rpc(nodes.transport()),
-        rpc_for_callers=Rpc(nodes.transport(for_callers=True)),
+        rpc_for_callers=Rpc(nodes.transport(for_clients=True)),
         pins=pins,
         notices=Notices(),
     )
 
 
-async def open_pin_store(config: Config, keys: KeyBook, stack: AsyncExitStack) -> PinStore:
+async def open_pin_store(config: Config, keys: KeyMap, stack: AsyncExitStack) -> PinStore:
     """Open the pin store of the configured kind. `keys` maps object keys to content ids, for stores that find
     objects only by content id."""
     endpoint = config.pin_store_endpoint
@@ -137,7 +139,7 @@ async def open_pin_store(config: Config, keys: KeyBook, stack: AsyncExitStack) -
         return await stack.enter_async_context(open_kubo(endpoint, user, password, keys))
     bucket = open_bucket(endpoint, config.pin_store_bucket or "", user, password, config.pin_store_region)
     requests = await stack.enter_async_context(bucket)
-    return PinningStore(requests) if config.pin_store == "filebase" else AddressedStore(requests, keys)
+    return PinningStore(requests) if config.pin_store == "filebase" else PlainS3Store(requests, keys)
 
 
 async def migrate_and_check_chain(dependencies: Dependencies, startup: StartupRetry) -> None:

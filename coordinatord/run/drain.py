@@ -10,7 +10,7 @@ import structlog
 
 from coordinatord.base.errors import Retryable
 from coordinatord.base.startup import StartupRetry
-from coordinatord.chain.relayer.transactions_sql import read_account_uses
+from coordinatord.chain.relayer.transactions_sql import read_account_usages
 from coordinatord.chain.relayer.worker import run_relayer
 from coordinatord.run.config import Config
 from coordinatord.run.constructors import relayer_settings
@@ -64,7 +64,7 @@ async def _wait_until_drained(dependencies: Dependencies, settled_s: float) -> N
 async def _is_drained(dependencies: Dependencies, settled_s: float) -> bool:
     try:
         async with dependencies.database.connection() as connection:
-            uses = await read_account_uses(connection, dependencies.config.addresses.chain_id)
+            uses = await read_account_usages(connection, dependencies.config.addresses.chain_id)
     except Retryable as error:
         log.warning("account not read", reason=error.message)
         return False

@@ -14,7 +14,7 @@ from common.secp256k1 import Wallet
 from coordinatord.run.config import Config
 
 if TYPE_CHECKING:
-    from coordinatord.chain.relayer.transactions_sql import AccountUse
+    from coordinatord.chain.relayer.transactions_sql import AccountUsage
 
 _KEY_STATE_TEXTS: Final = {
     "relays": "relays",
@@ -25,23 +25,23 @@ KEY_SETTLED_AFTER_S: Final = 3600.0
 """Seconds after an account's last signature when no reorg can affect its transactions any more."""
 
 
-def is_drained(use: "AccountUse", settled_s: float = KEY_SETTLED_AFTER_S) -> bool:
+def is_drained(use: "AccountUsage", settled_s: float = KEY_SETTLED_AFTER_S) -> bool:
     """Return True if the key of the account is no longer needed."""
-    return not use.pending and use.quiet > settled_s
+    return not use.pending and use.idle_s > settled_s
 
 
-def relayer_rows(uses: "Sequence[AccountUse]", current: bytes) -> list[dict[str, object]]:
+def relayer_rows(uses: "Sequence[AccountUsage]", current: bytes) -> list[dict[str, object]]:
     """Return one row for each account, with the state of its key. `quiet_s` is None if the account signed nothing."""
     rows: list[dict[str, object]] = []
     for use in uses:
         state = "relays" if use.account == current else "drained" if is_drained(use) else "not drained"
-        rows.append({"account": hex_of(use.account), "pending": use.pending, "quiet_s": use.quiet, "state": state})
+        rows.append({"account": hex_of(use.account), "pending": use.pending, "quiet_s": use.idle_s, "state": state})
     if current not in {use.account for use in uses}:
         rows.append({"account": hex_of(current), "pending": 0, "quiet_s": None, "state": "relays"})
     return rows
 
 
-def relayer_table(uses: "Sequence[AccountUse]", current: bytes) -> str:
+def relayer_table(uses: "Sequence[AccountUsage]", current: bytes) -> str:
     """Return the table of `coordinatord relayers`."""
     lines = []
     for row in relayer_rows(uses, current):

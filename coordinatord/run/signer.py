@@ -46,13 +46,14 @@ async def open_signer(config: Config) -> AsyncIterator[AccountSigner]:
         key = await to_thread.run_sync(load_keystore, path, password.reveal, "RELAYER_KEYSTORE")
         yield WalletSigner(key.wallet)
     else:
-        account, seconds = str(config.relayer_account), config.limits.signer_timeout_s
+        account, timeout_s = str(config.relayer_account), config.limits.signer_timeout_s
         address = bytes.fromhex(account[2:])
         if config.relayer_signer_url is not None:
             url = config.relayer_signer_url.reveal()
-            async with open_transport(url, connections=MAX_PARALLEL_SIGNATURES, timeout_s=seconds) as transport:
-                yield http_signer(transport, address, account, seconds)
+            async with open_transport(url, connections=MAX_PARALLEL_SIGNATURES, timeout_s=timeout_s) as transport:
+                yield http_signer(transport, address, account, timeout_s)
         else:
             command = parse_signing_program(str(config.relayer_signer_command), account, "RELAYER_SIGNER_COMMAND")
             environment = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
-            yield program_signer(attrs.evolve(command, seconds=seconds, environment=environment), address, seconds)
+            program = attrs.evolve(command, timeout_s=timeout_s, environment=environment)
+            yield program_signer(program, address, timeout_s)

@@ -157,7 +157,7 @@ async def _filled(postgres: Postgres, jobs: int) -> str:
     await postgres.execute(f"create database {name}")
     url = postgres.url(name)
     async with (
-        open_database(url, max_size=1, statement_timeout=_FILLING_S) as database,
+        open_database(url, max_size=1, statement_timeout_s=_FILLING_S) as database,
         database.connection() as connection,
     ):
         await migrate(connection)

@@ -29,7 +29,7 @@ from web3 import AsyncHTTPProvider, AsyncWeb3
 from common.address_book import AddressBook, TokenDomain
 from common.scalars import hex_of
 from coordinatord.base.wake import Wake
-from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.logs import LogDecoder
 from coordinatord.chain.indexer.changes import NewJob
 from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower
@@ -91,12 +91,12 @@ async def index_all(
     settings = IndexerSettings(
         chain_id=CHAIN_ID,
         deploy_block=1,
-        getlogs_cap=5000,
+        max_range_blocks=5000,
         block_time_ms=1000,
         confirmations=0,
         journal_blocks=journal_blocks,
     )
-    await IndexFollower(NodeSource(rpc, Decoder(chain.book)), settings, Wake()).catch_up(connection)
+    await IndexFollower(NodeSource(rpc, LogDecoder(chain.book)), settings, Wake()).catch_up(connection)
     return chain.posts
 
 

@@ -21,7 +21,7 @@ from common.keccak import keccak256
 from common.receipt import verify_receipt
 from common.refusal import Refused
 from common.unixfs_blocks import read_unixfs_block
-from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.logs import LogDecoder
 from coordinatord.chain.contracts.relayed_calls import ReceiptLog, find_refused_calls
 from coordinatord.chain.rpc.chain_data import ChainLog
 from tests.fuzz.sealed import _cases
@@ -60,7 +60,7 @@ def check_abi(data: bytes) -> None:
 
 
 _BOOK: Final = AddressBook(1, 0, b"\1" * 20, b"\2" * 20, b"\3" * 20, b"\4" * 20, 6, TokenDomain("Dollar", "1"))
-_DECODER: Final = Decoder(_BOOK)
+_DECODER: Final = LogDecoder(_BOOK)
 _REGISTRIES: Final = tuple(map(load_artifact, ("JobRegistry", "ProviderRegistry", "AskRegistry")))
 _EVENTS: Final = [
     (place, artifact, entry["name"], event_topic(artifact, entry["name"]))

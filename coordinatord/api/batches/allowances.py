@@ -14,7 +14,7 @@ from coordinatord.chain.relayer.budgets import GasPolicy
 from coordinatord.chain.relayer.budgets_sql import Budget, Spender, Spending, Standing
 from coordinatord.chain.relayer.op_gas import gas_estimate
 from coordinatord.chain.relayer.outbox_sql import RelayKind
-from coordinatord.chain.relayer.solvency import Promises, insufficient_balance
+from coordinatord.chain.relayer.solvency import SolvencyChecks, insufficient_balance
 from coordinatord.chain.rpc.views import read_many
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.locks import keep_transaction_open
@@ -28,7 +28,7 @@ class LineAllowances:
     budget grows as earlier lines settle. A line beyond its owner's balance fails, like a single submission. A post that
     was dropped before signing waits until the budget and the balance have room again."""
 
-    promises: Promises
+    promises: SolvencyChecks
     policy: GasPolicy
 
     async def count_posts_within_budget(self, connection: Connection, owner: bytes, limit: int) -> int:
@@ -82,7 +82,7 @@ class LineAllowances:
         that the lines were checked against. If an owner's latest balance is too low, the balance at the indexed block
         counts instead, because the latest balance already lacks the payments of claims that are not indexed yet."""
         checked_balances = dict(balances)
-        promised = {owner: standing.open_amounts + standing.unindexed for owner, standing in standings.items()}
+        promised = {owner: standing.open_amounts + standing.unindexed_amounts for owner, standing in standings.items()}
         read_again: set[bytes] = set()
         results: list[CheckedLine] = []
         for one in checked:

@@ -7,7 +7,7 @@ from typing import Final
 
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.connections import Database
-from coordinatord.storage.database.snapshot_sql import Snapshot, read_block_pace
+from coordinatord.storage.database.snapshot_sql import Snapshot, read_seconds_per_block
 
 _CACHE_LIFETIME_S: Final = 10.0
 
@@ -27,7 +27,7 @@ class BlockPace:
         if self._clock() - read_at > _CACHE_LIFETIME_S:
             try:
                 async with self._database.connection() as connection:
-                    pace = await read_block_pace(connection)
+                    pace = await read_seconds_per_block(connection)
             except Retryable:
                 return None
             self._cached = (self._clock(), pace)

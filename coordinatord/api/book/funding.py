@@ -43,7 +43,7 @@ class FundsChecker:
         back all open jobs of this owner that cost more than the owner's balance. Return True if any job was held
         back."""
         funds = await self.read_funds(jobs, snapshot)
-        spent = [job.job_id for job in jobs if job.job_id in funds.spent]
+        spent = [job.job_id for job in jobs if job.job_id in funds.used_job_ids]
         poor = {job.owner for job in jobs if funds.balances.get(job.owner, int(job.amount)) < int(job.amount)}
         if not spent and not poor:
             return False
@@ -67,8 +67,8 @@ class FundsChecker:
         if fresh is None:
             return Funds(balances, set())
         balances |= fresh.balances
-        unspent |= {job_id for _, job_id in unknown} - fresh.spent
-        return Funds(balances, fresh.spent)
+        unspent |= {job_id for _, job_id in unknown} - fresh.used_job_ids
+        return Funds(balances, fresh.used_job_ids)
 
     async def _read_from_node(self, owners: list[bytes], jobs: list[tuple[bytes, bytes]]) -> Funds | None:
         """Return the funds as the node reports them, or None if it did not answer in time."""

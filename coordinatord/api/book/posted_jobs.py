@@ -16,9 +16,9 @@ from coordinatord.api.book.posted_jobs_sql import posted_order
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.contracts.job_registry import JobRegistry, RegisteredJob
-from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.logs import LogDecoder
 from coordinatord.chain.rpc.chain_data import ChainLog
-from coordinatord.chain.rpc.client import decode_quantity, retryable_of
+from coordinatord.chain.rpc.client import decode_quantity, to_retryable
 from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 from coordinatord.storage.database.batched_reads import BatchedReads
 
@@ -41,7 +41,7 @@ class PostedJobs:
     is a hash over the owner."""
 
     registry: JobRegistry
-    decoder: Decoder
+    decoder: LogDecoder
     first_block: int
     max_range_blocks: int
     indexed: BatchedReads[bytes, RegisteredJob | None]
@@ -80,7 +80,7 @@ class PostedJobs:
                     return self._decode_post(logs[0], job_id)
                 upto = since - 1
         except RpcError as error:
-            raise retryable_of(error, "eth_getLogs") from error
+            raise to_retryable(error, "eth_getLogs") from error
         return None
 
     async def _read_logs(self, job_id: bytes, first: int, last: int) -> list[ChainLog]:

@@ -37,7 +37,7 @@ def _job_reasons(job: OpenJob, funds: Funds) -> Iterator[tuple[str, str]]:
         yield "model_disabled", "the market accepts no jobs of the job's model"
     if job.key_lost:
         yield "escrow_key_lost", "the job is sealed to a key that the escrow has lost"
-    if job.row.job_id in funds.spent:
+    if job.row.job_id in funds.used_job_ids:
         yield "authorization_used", "the owner's authorisation of the payment is used up or cancelled"
     balance = funds.balances.get(job.row.owner)
     if balance is not None and balance < job.amount:

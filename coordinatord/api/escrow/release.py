@@ -106,7 +106,7 @@ async def _read_head(rpc: Rpc) -> int:
 
 async def _read_views(rpc: Rpc, views: Sequence[View], decode: Callable[[bytes], T]) -> list[T]:
     # All views have the same error code.
-    code = views[0].code
+    code = views[0].error_code
     values: list[T] = []
     for answer in await read_many(rpc, views, code):
         if isinstance(answer, Reverted):

@@ -23,7 +23,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.base.thread_pipe import thread_pipe
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.pins.storage_budgets import UNLIMITED, StorageBudgets
-from coordinatord.storage.pins.store import Pinned, PinStore
+from coordinatord.storage.pins.store import PinnedObject, PinStore
 
 log = structlog.get_logger(__name__)
 
@@ -106,7 +106,7 @@ class FileStore:
 
     async def _store_content(
         self, file_id: str, pieces: AsyncIterable[bytes], inspection: Inspection
-    ) -> tuple[Pinned, InspectionResult]:
+    ) -> tuple[PinnedObject, InspectionResult]:
         results: list[InspectionResult] = []
 
         async def inspect_pieces(received: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
@@ -127,7 +127,7 @@ class FileStore:
         return pinned, result
 
     async def _complete_upload(
-        self, file_id: str, pinned: Pinned, inspected: InspectionResult, retention_seconds: int | None
+        self, file_id: str, pinned: PinnedObject, inspected: InspectionResult, retention_seconds: int | None
     ) -> FileRow:
         async with self.database.connection() as connection:
             row = await files_sql.complete_upload(

@@ -26,7 +26,7 @@ from coordinatord.api.orders.submission import (
     SubmittedOrder,
 )
 from coordinatord.base.outcomes import NoSuchObject, PredictedRefusal
-from coordinatord.chain.relayer.outbox_sql import Queued
+from coordinatord.chain.relayer.outbox_sql import QueuedRelay
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
 from coordinatord.http import relay_responses, responses
 from coordinatord.http.responses import Response
@@ -226,7 +226,7 @@ class OrderRoutes:
         body: MarketProbe | OrderBody = request.body
         poll = f"GET /v1/jobs/{hex_of(body.job_id)}" if isinstance(body, OrderBody) else ""
         outcome = await self.submissions.submit(body, wait=not request.prefers(RESPOND_ASYNC))
-        if isinstance(outcome, Queued):
+        if isinstance(outcome, QueuedRelay):
             return await stored_response(self.progress, outcome.relay.subject)
         return submit_response(outcome, self.address_book, poll)
 

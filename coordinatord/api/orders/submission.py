@@ -26,7 +26,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import PredictedRefusal
 from coordinatord.base.wake import Mailbox
 from coordinatord.chain.contracts.job_registry import PostedOrder
-from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, QueuedRelay, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 from coordinatord.storage.pins.containers import Containers, container_key
 
@@ -66,7 +66,7 @@ class SubmissionService:
     containers: Containers
     relaying: Relaying
 
-    async def submit(self, body: MarketProbe | OrderBody, *, wait: bool = True) -> SubmitOutcome | Queued:
+    async def submit(self, body: MarketProbe | OrderBody, *, wait: bool = True) -> SubmitOutcome | QueuedRelay:
         """Submit an order. Raise Refused for an order that is answered with 400, and Retryable for errors of other
         services. Without `wait`, return `Queued` once the post is in the outbox."""
         if isinstance(body, MarketProbe):
@@ -81,7 +81,7 @@ class SubmissionService:
 
     async def _submit(
         self, body: OrderBody, paid: PaidOrder, findings: Findings, *, wait: bool
-    ) -> SubmitOutcome | Queued:
+    ) -> SubmitOutcome | QueuedRelay:
         async with aclosing(self.checks.find_failures(body, findings)) as failures:
             failure = await anext(failures, None)
         match failure:
@@ -105,7 +105,7 @@ class SubmissionService:
     async def quote_order(self, body: OrderBody, terms: FeeTerms, *, changed: bool = False) -> QuotedOrder:
         return QuotedOrder(body, body.quote(terms), terms.fee_bps, await self.market.find_asks(body), changed)
 
-    async def _post_order(self, paid: PaidOrder, findings: Findings, *, wait: bool) -> RelayedOutcome | Queued:
+    async def _post_order(self, paid: PaidOrder, findings: Findings, *, wait: bool) -> RelayedOutcome | QueuedRelay:
         """Post the order. Hold the container until the post has ended. If the outcome of the post stays unknown, the
         janitor later decides whether to remove the container."""
         body, upload, uploads = paid.body, findings.upload, self.checks.uploads
@@ -117,7 +117,7 @@ class SubmissionService:
                 await uploads.attach(upload)
             return outcome
         key, content = container_key(body.job_id), body.container or b""
-        async with self.containers.hold_content(key, body.job_id, content, body.owner, bounded=True) as holding:
+        async with self.containers.hold_content(key, body.job_id, content, body.owner, check_budget=True) as holding:
             outcome = await self._relay_post(paid, findings, holding.cid, wait=wait)
             if isinstance(outcome, SubmittedOrder):
                 holding.mark_effective()
@@ -127,7 +127,7 @@ class SubmissionService:
 
     async def _relay_post(
         self, paid: PaidOrder, findings: Findings, task_cid: str, *, wait: bool
-    ) -> RelayedOutcome | Queued:
+    ) -> RelayedOutcome | QueuedRelay:
         if findings.admitted is None:
             raise AssertionError("the checks found no failure but did not admit the submission")
         body, spending = paid.body, findings.admitted.spending
@@ -145,7 +145,7 @@ class SubmissionService:
                 promise=findings.promise,
             )
         )
-        if not isinstance(queued, Queued):
+        if not isinstance(queued, QueuedRelay):
             return queued
         order = Order(**{field.name: getattr(body, field.name) for field in attrs.fields(Order)})
         posted = PostedOrder(order, body.owner, findings.terms)

@@ -37,10 +37,10 @@ from coordinatord.base.outcomes import PredictedRefusal
 from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.contracts.payment_token import PaymentToken, decode_balance
 from coordinatord.chain.relayer.budgets import AdmittedRequest, GasBudgets
-from coordinatord.chain.relayer.outbox_sql import Promise, RelayKind
+from coordinatord.chain.relayer.outbox_sql import PaymentPromise, RelayKind
 from coordinatord.chain.relayer.relaying import RefusedByChain
 from coordinatord.chain.relayer.role import raise_if_role_lacking
-from coordinatord.chain.relayer.solvency import INSUFFICIENT_BALANCE, Promises, insufficient_balance
+from coordinatord.chain.relayer.solvency import INSUFFICIENT_BALANCE, SolvencyChecks, insufficient_balance
 from coordinatord.chain.rpc.client import RpcCall
 from coordinatord.chain.rpc.views import Reverted, View, is_true, read_many
 
@@ -172,14 +172,14 @@ class Findings:
     terms: FeeTerms
     upload: FileRow | None = None
     admitted: AdmittedRequest | None = None
-    promise: Promise | None = None
+    promise: PaymentPromise | None = None
 
 
 @attrs.frozen(slots=True)
 class OrderChecks:
     domains: Domains
     registry: JobRegistry
-    promises: Promises
+    promises: SolvencyChecks
     budgets: GasBudgets
     relayer: bytes
     uploads: Uploads

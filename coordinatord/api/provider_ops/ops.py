@@ -32,7 +32,7 @@ from coordinatord.chain.contracts.job_registry import JobRegistry, PostedOrder
 from coordinatord.chain.contracts.provider_registry import ProviderRegistry
 from coordinatord.chain.relayer.budgets import GasBudgets
 from coordinatord.chain.relayer.op_gas import gas_estimate
-from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, QueuedRelay, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 from coordinatord.chain.relayer.role import raise_if_role_lacking
 from coordinatord.chain.rpc.views import Reverted
@@ -198,7 +198,7 @@ class OpService:
     clock: Clock
     views: SharedViews
 
-    async def run_op(self, op: ProviderOp, session_address: bytes, *, wait: bool = True) -> OpOutcome | Queued:
+    async def run_op(self, op: ProviderOp, session_address: bytes, *, wait: bool = True) -> OpOutcome | QueuedRelay:
         """Run an op. The op's signature authorises it. `session_address` is only used to find the upload of
         `result_cid`.
 
@@ -251,7 +251,7 @@ class OpService:
 
     async def _run_job_op(
         self, op: ClaimOp | SettleOp | FailOp, op_signer: _OpSigner, session_address: bytes
-    ) -> OpOutcome | Queued:
+    ) -> OpOutcome | QueuedRelay:
         if isinstance(op, ClaimOp):
             return await self._claim(op, op_signer)
         upload = await self._find_upload(op, session_address) if isinstance(op, SettleOp) else None
@@ -273,7 +273,7 @@ class OpService:
             case _:
                 assert_never(op)
 
-    async def _claim(self, op: ClaimOp, op_signer: _OpSigner) -> OpOutcome | Queued:
+    async def _claim(self, op: ClaimOp, op_signer: _OpSigner) -> OpOutcome | QueuedRelay:
         admitted = await self.budgets.admit(RelayKind.CLAIM, op_signer.wallet, op.job_id)
         known = await self.posted.indexed.get(op.job_id)
         pending = await self.offers.claim_offer(op.job_id, op_signer.provider_id) if known is None else None
@@ -296,7 +296,7 @@ class OpService:
             gas_estimate=admitted.spending.estimate,
             spending=admitted.spending,
             # The claim of a pending job waits for the job's post. If the post fails, the claim is refused too.
-            held_for=0.0 if pending is None else _MAX_WAIT_FOR_EARLIER_OP_S,
+            held_for_s=0.0 if pending is None else _MAX_WAIT_FOR_EARLIER_OP_S,
         )
         outcome = await self._relay_op(relay, op_signer)
         if isinstance(outcome, RefusedByChain) and outcome.name in _PAYMENT_ERRORS:
@@ -315,7 +315,7 @@ class OpService:
 
     async def _settle_uploaded(
         self, op: SettleOp, posted: PostedOrder, upload: FileRow, op_signer: _OpSigner
-    ) -> OpOutcome | Queued:
+    ) -> OpOutcome | QueuedRelay:
         if not await self.uploads.hold(upload, op.job_id):
             raise _unknown_result_error()
         outcome = await self._relay_settle(op, posted, upload.cid, op_signer)
@@ -323,7 +323,7 @@ class OpService:
             await self.uploads.attach(upload)
         return outcome
 
-    async def _settle(self, op: SettleOp, posted: PostedOrder, op_signer: _OpSigner) -> OpOutcome | Queued:
+    async def _settle(self, op: SettleOp, posted: PostedOrder, op_signer: _OpSigner) -> OpOutcome | QueuedRelay:
         """Settle with the result in the op. Simulate the settle first, so that the result of a settle that the chain
         refuses is not stored."""
         view = self.jobs.simulation_view(_settle_calldata(op, posted, _PLACEHOLDER_CID), self.relayer)
@@ -335,7 +335,9 @@ class OpService:
                 return RefusedByChain(name, answer.data)
         result = op.result if op.result is not None else b""
         key = result_key(op.job_id, result)
-        async with self.containers.hold_content(key, op.job_id, result, op_signer.wallet, bounded=False) as holding:
+        async with self.containers.hold_content(
+            key, op.job_id, result, op_signer.wallet, check_budget=False
+        ) as holding:
             outcome = await self._relay_settle(op, posted, holding.cid, op_signer)
             if isinstance(outcome, OpMined):
                 holding.mark_effective()
@@ -345,7 +347,7 @@ class OpService:
 
     async def _relay_settle(
         self, op: SettleOp, posted: PostedOrder, cid: str, op_signer: _OpSigner
-    ) -> RelayedOutcome | Queued:
+    ) -> RelayedOutcome | QueuedRelay:
         relay = NewRelay(
             kind=RelayKind.SETTLE,
             subject=op.job_id,
@@ -358,14 +360,14 @@ class OpService:
             content=hashlib.sha256(op_signer.request_key + cid.encode()).digest(),
             signer=op_signer.wallet,
             gas_estimate=gas_estimate(RelayKind.SETTLE),
-            held_for=op_signer.max_wait_s,
+            held_for_s=op_signer.max_wait_s,
         )
         outcome = await self._relay_op(relay, op_signer)
         return attrs.evolve(outcome, result_cid=cid) if isinstance(outcome, OpMined) else outcome
 
     async def _relay_exit(
         self, kind: RelayKind, job_id: bytes, calldata: bytes, op_signer: _OpSigner
-    ) -> RelayedOutcome | Queued:
+    ) -> RelayedOutcome | QueuedRelay:
         """Relay an op that ends a job. No budget limits such ops, because they free a client's money and cannot
         outnumber claims."""
         relay = NewRelay(
@@ -377,14 +379,14 @@ class OpService:
             priority=Priority.EXIT,
             signer=op_signer.wallet,
             gas_estimate=gas_estimate(kind),
-            held_for=op_signer.max_wait_s,
+            held_for_s=op_signer.max_wait_s,
         )
         return await self._relay_op(relay, op_signer)
 
-    async def _relay_op(self, relay: NewRelay, op_signer: _OpSigner) -> RelayedOutcome | Queued:
+    async def _relay_op(self, relay: NewRelay, op_signer: _OpSigner) -> RelayedOutcome | QueuedRelay:
         """Relay an op of a job. Wait for its receipt unless the caller does not wait."""
         queued = await self.relaying.submit(relay)
-        if not isinstance(queued, Queued):
+        if not isinstance(queued, QueuedRelay):
             return queued
         if not op_signer.wait:
             return queued

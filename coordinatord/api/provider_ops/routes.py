@@ -18,7 +18,7 @@ from coordinatord.api.provider_ops.asks import AskPublisher, AsksBody
 from coordinatord.api.provider_ops.ops import OP_CLASSES, OpService, read_op
 from coordinatord.base.outcomes import PredictedRefusal, SessionRow, Unauthorised
 from coordinatord.chain.contracts.job_registry import JobRegistry
-from coordinatord.chain.relayer.outbox_sql import Queued
+from coordinatord.chain.relayer.outbox_sql import QueuedRelay
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy
 from coordinatord.http import relay_responses, responses
 from coordinatord.http.responses import Response
@@ -186,7 +186,7 @@ class ProviderOpRoutes:
     async def run_op(self, request: Request) -> Response:
         op: ops.ProviderOp = request.body
         outcome = await self.ops.run_op(op, _require_session(request).address, wait=not request.prefers(RESPOND_ASYNC))
-        if isinstance(outcome, Queued):
+        if isinstance(outcome, QueuedRelay):
             return await stored_response(self.progress, outcome.relay.subject)
         return op_response(outcome)
 

@@ -48,8 +48,8 @@ class SharedViews:
         view = providers.provider_id_view(operator)
         answer = await self.read_view(view)
         if isinstance(answer, Reverted):
-            raise Retryable("relay_unavailable", "a contract read reverted; try again", view.code)
-        return decode_view(answer, decode_provider_id, view.code)
+            raise Retryable("relay_unavailable", "a contract read reverted; try again", view.error_code)
+        return decode_view(answer, decode_provider_id, view.error_code)
 
 
 async def _read_views(rpc: Rpc, views: list[View]) -> dict[View, ViewAnswer | Retryable]:
@@ -62,8 +62,8 @@ async def _read_views(rpc: Rpc, views: list[View]) -> dict[View, ViewAnswer | Re
 
 def _decode_answer(view: View, answer: msgspec.Raw | RpcError) -> ViewAnswer | Retryable:
     if isinstance(answer, RpcError):
-        return Reverted(answer.data) if answer.kind is RpcErrorKind.REVERTED else view_error(answer, view.code)
+        return Reverted(answer.data) if answer.kind is RpcErrorKind.REVERTED else view_error(answer, view.error_code)
     try:
-        return decode_hex(decode_result(answer, str, "a contract read"), view.code)
+        return decode_hex(decode_result(answer, str, "a contract read"), view.error_code)
     except Retryable as error:
         return error

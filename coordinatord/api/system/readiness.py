@@ -183,7 +183,7 @@ class DeploymentReader:
 
         The windows come from the index, and their absence is not an error.
         """
-        fees_view = attrs.evolve(self.registry.fees_view(), code="config_read")
+        fees_view = attrs.evolve(self.registry.fees_view(), error_code="config_read")
         calls: list[View | RpcCall] = [RpcCall("eth_gasPrice"), RpcCall("eth_blockNumber"), fees_view]
         gas_price, head, fees = await read_many(self.registry.rpc, calls, "config_read")
         if isinstance(fees, Reverted):

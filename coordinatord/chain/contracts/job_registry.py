@@ -77,8 +77,8 @@ class RegisteredJob:
 
 @attrs.frozen(slots=True)
 class ChainJob:
-    """Job as the registry stores it. An expired job is still OPEN here: the registry stores no change at the expiry,
-    which is a field of the order."""
+    """Job as the registry stores it. An expired job is still OPEN here, because the registry stores no change when a
+    job expires."""
 
     state: int
     provider_id: int

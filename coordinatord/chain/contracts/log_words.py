@@ -41,29 +41,33 @@ _NARROW_TYPE: Final = _STATIC_TYPES["uint64"]
 
 
 class WordDecoder:
-    """Decoder for the logs of one event. `indexed` is the number of indexed values, whose types come first in
+    """Decoder for the logs of one event. `indexed_count` is the number of indexed values, whose types come first in
     `types`."""
 
-    def __init__(self, indexed: int, types: tuple[str, ...]) -> None:
+    def __init__(self, indexed_count: int, types: tuple[str, ...]) -> None:
         shapes = [_STATIC_TYPES.get(kind, _OFFSET_TYPE) for kind in types]
-        narrow = [_NARROW_TYPE if convert else (code, bits, None) for code, bits, convert in shapes]
-        self._topic_count = indexed + 1
+        narrow = [_NARROW_TYPE if convert else (struct_code, bits, None) for struct_code, bits, convert in shapes]
+        self._topic_count = indexed_count + 1
         self._length = _WORD_BYTES * len(types)
         self._unpack, self._zero_mask = _build_unpacker(shapes)
         self._unpack_narrow, self._zero_mask_narrow = _build_unpacker(narrow)
-        self._data_at = _WORD_BYTES * indexed
-        self._conversions = [(place, convert) for place, (_, _, convert) in enumerate(shapes) if convert is not None]
-        self._dynamics = [(place, kind == "string") for place, kind in enumerate(types) if kind in ("string", "bytes")]
-        self._narrow = [(code, struct.calcsize(f">{code}")) for code, _, _ in narrow]
+        self._data_offset = _WORD_BYTES * indexed_count
+        self._conversions = [
+            (position, convert) for position, (_, _, convert) in enumerate(shapes) if convert is not None
+        ]
+        self._dynamics = [
+            (position, kind == "string") for position, kind in enumerate(types) if kind in ("string", "bytes")
+        ]
+        self._narrow = [(struct_code, struct.calcsize(f">{struct_code}")) for struct_code, _, _ in narrow]
         self._has_booleans = "bool" in types
-        self.string_places = [place for place, is_text in self._dynamics if is_text]
+        self.string_positions = [position for position, is_text in self._dynamics if is_text]
 
     def read(self, log: ChainLog) -> list[Any]:
         """Return the event's values, with the types of its declaration."""
         values, raw = self.read_head(log)
         # Inlined, because this loop takes half the time of decoding a post.
-        for place, is_text in self._dynamics:
-            start = self._data_at + _WORD_BYTES + values[place]
+        for position, is_text in self._dynamics:
+            start = self._data_offset + _WORD_BYTES + values[position]
             length = int.from_bytes(raw[start - _WORD_BYTES : start])
             end = start + length
             padded = end + (-length & 31)
@@ -72,7 +76,7 @@ class WordDecoder:
             if raw.count(0, end, padded) != padded - end:
                 raise Refused("the padding of a value is not zero")
             value = raw[start:end]
-            values[place] = decode_solidity_string(value) if is_text else value
+            values[position] = decode_solidity_string(value) if is_text else value
         return values
 
     def read_head(self, log: ChainLog) -> tuple[list[Any], bytes]:
@@ -92,25 +96,25 @@ class WordDecoder:
         if head & self._zero_mask:
             raise Refused("a value is wider than its type")
         values = list(self._unpack(raw))
-        for place, convert in self._conversions:
-            values[place] = convert(values[place])
+        for position, convert in self._conversions:
+            values[position] = convert(values[position])
         return values, raw
 
-    def decode_rows(self, raw: bytes, offset: int, row: struct.Struct, zero_mask: int) -> list[tuple[Any, ...]]:
-        """Return the array of static structs at `offset`. `row` unpacks one struct. `zero_mask` selects the bits that
-        must be zero."""
-        start = self._data_at + _WORD_BYTES + offset
+    def decode_rows(self, raw: bytes, offset: int, row_struct: struct.Struct, zero_mask: int) -> list[tuple[Any, ...]]:
+        """Return the array of static structs at `offset`. `row_struct` unpacks one struct. `zero_mask` selects the bits
+        that must be zero."""
+        start = self._data_offset + _WORD_BYTES + offset
         count = int.from_bytes(raw[start - _WORD_BYTES : start])
-        end = start + count * row.size
+        end = start + count * row_struct.size
         if start % _WORD_BYTES or end > len(raw):
             raise Refused("an array lies outside of the log")
         content = raw[start:end]
-        for at in range(0, len(content), row.size):
-            if int.from_bytes(content[at : at + row.size]) & zero_mask:
+        for at in range(0, len(content), row_struct.size):
+            if int.from_bytes(content[at : at + row_struct.size]) & zero_mask:
                 raise Refused("a value of an array is wider than its type")
-        return list(row.iter_unpack(content))
+        return list(row_struct.iter_unpack(content))
 
-    def find_layout(self, log: ChainLog) -> "Layout | None":
+    def find_layout(self, log: ChainLog) -> "LogLayout | None":
         """Return a decoder for logs with values at the same positions as in `log`, or None if each such log must be
         decoded by `read`. `log` must be a log that `read` accepts."""
         values, raw = self.read_head(log)
@@ -118,15 +122,15 @@ class WordDecoder:
             # A layout does not compare the other bits in the byte of a boolean, and wide values are rare.
             return None
         heads = [
-            Span(_WORD_BYTES * (place + 1) - size, size, code, place)
-            for place, (code, size) in enumerate(self._narrow)
-            if place not in dict(self._dynamics)
+            ValueSpan(_WORD_BYTES * (position + 1) - size, size, struct_code, position)
+            for position, (struct_code, size) in enumerate(self._narrow)
+            if position not in dict(self._dynamics)
         ]
         tails = []
-        for place, _ in self._dynamics:
-            start = self._data_at + _WORD_BYTES + values[place]
+        for position, _ in self._dynamics:
+            start = self._data_offset + _WORD_BYTES + values[position]
             length = int.from_bytes(raw[start - _WORD_BYTES : start])
-            tails.append(Span(start, length, f"{length}s", place))
+            tails.append(ValueSpan(start, length, f"{length}s", position))
         tails.sort()
         end = self._length
         for tail in tails:
@@ -134,47 +138,47 @@ class WordDecoder:
                 # The length of the tail would be part of another value.
                 return None
             end = tail.start + tail.length
-        return Layout.from_spans([*heads, *tails], raw)
+        return LogLayout.from_spans([*heads, *tails], raw)
 
 
-class Span(NamedTuple):
+class ValueSpan(NamedTuple):
     """Bytes of one value in a log, its struct code, and its place in the declaration."""
 
     start: int
     length: int
-    code: str
-    place: int
+    struct_code: str
+    position: int
 
 
 @attrs.frozen
-class Layout:
+class LogLayout:
     """Decoder of logs with the same layout, without a check of each word.
 
     The bytes between the values are padding, offsets and lengths. They were checked in the first log. A log with equal
     bytes between its values has its values in the same places.
     """
 
-    _values: struct.Struct
+    _values_struct: struct.Struct
     _reorder: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None
     """Reorders values from the log's order to the declaration's order, if the two differ."""
-    _between: struct.Struct
-    _bytes_between: tuple[bytes, ...]
+    _gaps_struct: struct.Struct
+    _gap_bytes: tuple[bytes, ...]
 
     @classmethod
-    def from_spans(cls, spans: Sequence[Span], raw: bytes) -> "Layout":
+    def from_spans(cls, spans: Sequence[ValueSpan], raw: bytes) -> "LogLayout":
         """Return the layout of a log (`raw`) with values at these consecutive spans."""
-        values, between, at = ">", ">", 0
+        values, gap_codes, at = ">", ">", 0
         for span in spans:
-            values += f"{span.start - at}x{span.code}"
-            between += f"{span.start - at}s{span.length}x"
+            values += f"{span.start - at}x{span.struct_code}"
+            gap_codes += f"{span.start - at}s{span.length}x"
             at = span.start + span.length
         values += f"{len(raw) - at}x"
-        between += f"{len(raw) - at}s"
-        places = [span.place for span in spans]
-        turned = [places.index(place) for place in range(len(places))]
-        ordered = itemgetter(*turned) if turned != sorted(turned) else None
-        around = struct.Struct(between)
-        return cls(struct.Struct(values), ordered, around, around.unpack(raw))
+        gap_codes += f"{len(raw) - at}s"
+        positions = [span.position for span in spans]
+        order = [positions.index(position) for position in range(len(positions))]
+        ordered = itemgetter(*order) if order != sorted(order) else None
+        gaps_struct = struct.Struct(gap_codes)
+        return cls(struct.Struct(values), ordered, gaps_struct, gaps_struct.unpack(raw))
 
     def read(self, logs: Sequence[ChainLog]) -> Iterator[tuple[Any, ...]] | None:
         """Return the values of each log, with strings as bytes, or None if a log has another layout.
@@ -185,11 +189,11 @@ class Layout:
             raw = _join_log_bytes(logs)
         except ValueError:
             return None
-        if len(raw) != self._values.size * len(logs):
+        if len(raw) != self._values_struct.size * len(logs):
             return None
-        if not all(map(self._bytes_between.__eq__, self._between.iter_unpack(raw))):
+        if not all(map(self._gap_bytes.__eq__, self._gaps_struct.iter_unpack(raw))):
             return None
-        values = self._values.iter_unpack(raw)
+        values = self._values_struct.iter_unpack(raw)
         return values if self._reorder is None else map(self._reorder, values)
 
 
@@ -201,7 +205,7 @@ def _join_log_bytes(logs: Sequence[ChainLog]) -> bytes:
 def _build_unpacker(shapes: Sequence[tuple[str, int, object]]) -> tuple[Callable[[bytes], tuple[Any, ...]], int]:
     """Return a function that unpacks these words, and the mask of the bits that must be zero."""
     zero_mask = b"".join(((1 << 256) - (1 << bits)).to_bytes(_WORD_BYTES, "big") for _, bits, _ in shapes)
-    words = "".join(f"{_WORD_BYTES - struct.calcsize(f'>{code}')}x{code}" for code, _, _ in shapes)
+    words = "".join(f"{_WORD_BYTES - struct.calcsize(f'>{struct_code}')}x{struct_code}" for struct_code, _, _ in shapes)
     return struct.Struct(">" + words).unpack_from, int.from_bytes(zero_mask)
 
 

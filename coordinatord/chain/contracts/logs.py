@@ -13,7 +13,7 @@ from common.address_book import AddressBook
 from common.refusal import Refused
 from common.scalars import hex_of
 from coordinatord.chain.contracts import contract_events
-from coordinatord.chain.contracts.log_words import Layout, WordDecoder, decode_solidity_string
+from coordinatord.chain.contracts.log_words import LogLayout, WordDecoder, decode_solidity_string
 from coordinatord.chain.rpc.chain_data import ChainLog
 
 _PARAMETER_PATTERN: Final = re.compile(r"(\w+|\([\w,]+\)\[\]) (indexed )?\w+")
@@ -24,42 +24,44 @@ _MIN_BATCH_LOGS: Final = 8
 class _EventReader:
     """Reader of the logs of one event."""
 
-    def __init__(self, kind: type[contract_events.Event], words: WordDecoder) -> None:
-        self._kind = kind
-        self._words = words
+    def __init__(self, event_type: type[contract_events.Event], word_decoder: WordDecoder) -> None:
+        self._event_type = event_type
+        self._word_decoder = word_decoder
 
     def read(self, log: ChainLog) -> contract_events.Event:
-        return self._kind(*self._words.read(log))
+        return self._event_type(*self._word_decoder.read(log))
 
-    def find_layout(self, log: ChainLog) -> Layout | None:
-        return self._words.find_layout(log)
+    def find_layout(self, log: ChainLog) -> LogLayout | None:
+        return self._word_decoder.find_layout(log)
 
     def build_events(self, rows: Iterable[tuple[Any, ...]]) -> list[contract_events.Event]:
         """Return the events of rows that a layout decoded."""
-        kind, string_places = self._kind, self._words.string_places
-        if not string_places:
-            return [kind(*values) for values in rows]
+        event_type, string_positions = self._event_type, self._word_decoder.string_positions
+        if not string_positions:
+            return [event_type(*values) for values in rows]
         events = []
         for values in map(list, rows):
-            for place in string_places:
-                values[place] = decode_solidity_string(values[place])
-            events.append(kind(*values))
+            for position in string_positions:
+                values[position] = decode_solidity_string(values[position])
+            events.append(event_type(*values))
         return events
 
 
 class _AsksReader(_EventReader):
     """Reader of an event with an array of quote structs."""
 
-    _ROW: Final = struct.Struct(">28xI28xI16x16s16x16s")
+    _ROW_STRUCT: Final = struct.Struct(">28xI28xI16x16s16x16s")
     _ZERO_MASK: Final = int.from_bytes(
         b"".join(((1 << 256) - (1 << bits)).to_bytes(32, "big") for bits in (32, 32, 128, 128))
     )
 
     def read(self, log: ChainLog) -> contract_events.Event:
-        (provider_id, signed_at, offset), raw = self._words.read_head(log)
+        (provider_id, signed_at, offset), raw = self._word_decoder.read_head(log)
         quotes = tuple(
             contract_events.AskRates(model_id, sla, int.from_bytes(rate_in), int.from_bytes(rate_out))
-            for model_id, sla, rate_in, rate_out in self._words.decode_rows(raw, offset, self._ROW, self._ZERO_MASK)
+            for model_id, sla, rate_in, rate_out in self._word_decoder.decode_rows(
+                raw, offset, self._ROW_STRUCT, self._ZERO_MASK
+            )
         )
         return contract_events.AsksPublished(provider_id, signed_at, quotes)
 
@@ -68,15 +70,15 @@ class _AsksReader(_EventReader):
 
 
 def _declare_event(
-    kind: type[contract_events.Event], parameters: str, reader: type[_EventReader] = _EventReader
+    event_type: type[contract_events.Event], parameters: str, reader: type[_EventReader] = _EventReader
 ) -> tuple[str, _EventReader]:
     """Return topic 0 as hex, and the reader of the event's logs."""
     found = _PARAMETER_PATTERN.findall(parameters)
     types = tuple(name for name, _ in found)
-    if len(types) != len(kind.__struct_fields__):
-        raise ValueError(f"{kind.__name__} must have as many fields as its declaration")
-    words = WordDecoder(sum(1 for _, indexed in found if indexed), types)
-    return hex_of(topic(f"{kind.__name__}({','.join(types)})")), reader(kind, words)
+    if len(types) != len(event_type.__struct_fields__):
+        raise ValueError(f"{event_type.__name__} must have as many fields as its declaration")
+    word_decoder = WordDecoder(sum(1 for _, indexed in found if indexed), types)
+    return hex_of(topic(f"{event_type.__name__}({','.join(types)})")), reader(event_type, word_decoder)
 
 
 _RELAY_EVENTS: Final = (
@@ -149,7 +151,7 @@ _ASK_EVENTS: Final = dict(
 )
 
 
-class Decoder:
+class LogDecoder:
     """Decoder of the logs of one deployment's registries."""
 
     def __init__(self, book: AddressBook) -> None:
@@ -171,14 +173,14 @@ class Decoder:
 
     def decode_all(self, logs: Sequence[ChainLog]) -> list[contract_events.Event | None]:
         """Return the event of each log. Similar logs, such as the posts of a busy market, are decoded together."""
-        alike: dict[tuple[object, ...], list[int]] = {}
-        for place, log in enumerate(logs):
-            alike.setdefault((log.address, log.topics[:1], len(log.topics), len(log.data)), []).append(place)
+        groups: dict[tuple[object, ...], list[int]] = {}
+        for position, log in enumerate(logs):
+            groups.setdefault((log.address, log.topics[:1], len(log.topics), len(log.data)), []).append(position)
         events: list[contract_events.Event | None] = [None] * len(logs)
-        for places in alike.values():
-            some = [logs[place] for place in places]
-            for place, event in zip(places, self._decode_batch(some) or map(self.decode, some), strict=True):
-                events[place] = event
+        for positions in groups.values():
+            batch = [logs[position] for position in positions]
+            for position, event in zip(positions, self._decode_batch(batch) or map(self.decode, batch), strict=True):
+                events[position] = event
         return events
 
     def _decode_batch(self, logs: Sequence[ChainLog]) -> list[contract_events.Event] | None:

@@ -18,7 +18,7 @@ class Funds:
     """Balances by owner, and job ids whose payment authorisation is used or cancelled."""
 
     balances: dict[bytes, int]
-    spent: set[bytes]
+    used_job_ids: set[bytes]
 
 
 @attrs.frozen(slots=True)

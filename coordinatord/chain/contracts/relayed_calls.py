@@ -26,7 +26,7 @@ class ReceiptLog(msgspec.Struct, frozen=True):
 
 def relay_calldata(calls: Sequence[bytes]) -> bytes:
     """Return calldata that runs each of `calls` on its registry. A refused call does not affect the others."""
-    return call_data(_RELAY_SELECTOR, array_of_dynamic([dynamic_bytes(one) for one in calls]))
+    return call_data(_RELAY_SELECTOR, array_of_dynamic([dynamic_bytes(call) for call in calls]))
 
 
 def decode_calls(calldata: bytes) -> list[bytes] | None:
@@ -36,7 +36,7 @@ def decode_calls(calldata: bytes) -> list[bytes] | None:
     arguments = calldata[4:]
     start = uint_at(arguments, 0, 32)
     items = arguments[start + 32 :]  # offsets are relative to the end of the length
-    return [bytes_at(items, place) for place in range(uint_at(arguments[start:], 0, 16))]
+    return [bytes_at(items, index) for index in range(uint_at(arguments[start:], 0, 16))]
 
 
 def find_refused_calls(logs: Iterable[ReceiptLog], registry: bytes) -> dict[int, bytes]:

@@ -16,7 +16,7 @@ import structlog
 
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.logs import LogDecoder
 from coordinatord.chain.indexer.evidence import BlockRange
 from coordinatord.chain.indexer.fetch import NodeSource, RangeWidth
 from coordinatord.chain.rpc.chain_data import BlockHeader
@@ -31,7 +31,7 @@ _INITIAL_SKIP_DURATION_S: Final = 10.0
 _MAX_SKIP_DURATION_S: Final = 300.0
 # A node counts as contradicted after this many consecutive answers from a branch other than that of two agreeing nodes.
 # An honest node soon returns to the common branch.
-_MAX_STRAYED_ANSWERS: Final = 10
+_MAX_OFF_BRANCH_ANSWERS: Final = 10
 
 
 class Disagreement(Retryable):
@@ -40,10 +40,12 @@ class Disagreement(Retryable):
 
 @attrs.define(eq=False)
 class _Witness:
+    """Node that the index reads, with its recent failures and contradicted answers."""
+
     node: Node
     source: NodeSource
     failures: int = 0
-    strayed: int = 0
+    off_branch_answers: int = 0
     skipped_until: float = 0.0
 
 
@@ -58,7 +60,7 @@ class _Comparable:
 class CheckedSource:
     """Block source that cross-checks several nodes. `NodeSource` reads a single node."""
 
-    def __init__(self, nodes: Nodes, decoder: Decoder, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, nodes: Nodes, decoder: LogDecoder, clock: Callable[[], float] = time.monotonic) -> None:
         self._nodes = nodes
         self._clock = clock
         self._witnesses = {node: _Witness(node, NodeSource(node.rpc, decoder)) for node in nodes.all}
@@ -72,24 +74,24 @@ class CheckedSource:
         return (await self.headers(lowest.height, lowest.height))[0]
 
     async def chain_id(self) -> int:
-        return await self._ask_until_agreed(
+        return await self._read_agreed(
             lambda source: source.chain_id(), lambda found: _Comparable("", found), "the chain id"
         )
 
     async def headers(self, first: int, last: int) -> list[BlockHeader]:
-        return await self._ask_until_agreed(
+        return await self._read_agreed(
             lambda source: source.headers(first, last), _comparable_headers, f"the headers of blocks {first} to {last}"
         )
 
     async def blocks(self, first: int, last: int) -> list[BlockRange]:
-        return await self._ask_until_agreed(
+        return await self._read_agreed(
             lambda source: source.blocks(first, last),
             lambda found: _comparable_ranges(*found),
             f"blocks {first} to {last}",
         )
 
     async def range(self, first: int, last: int, width: RangeWidth) -> BlockRange:
-        return await self._ask_until_agreed(
+        return await self._read_agreed(
             lambda source: source.range(first, last, width), _comparable_ranges, f"the logs of blocks {first} to {last}"
         )
 
@@ -97,7 +99,7 @@ class CheckedSource:
         found: dict[Node, BlockHeader] = {}
         failed: list[Retryable] = []
 
-        async def ask(node: Node) -> None:
+        async def read_head(node: Node) -> None:
             try:
                 head = await self._witnesses[node].source.head()
             except Retryable as error:
@@ -108,8 +110,8 @@ class CheckedSource:
 
         async with anyio.create_task_group() as tasks:
             for node in self._nodes.all:
-                if not (node.is_skipped or node.foreign):
-                    tasks.start_soon(ask, node)
+                if not (node.is_skipped or node.serves_other_chain):
+                    tasks.start_soon(read_head, node)
         self._nodes.record_lag()
         heads = [found[node] for node in self._nodes.fit_nodes() if node in found]
         if not heads:
@@ -125,92 +127,95 @@ class CheckedSource:
         fit = [self._witnesses[node] for node in self._nodes.fit_nodes()]
         return [witness for witness in fit if witness.skipped_until <= self._clock()] or fit[:1]
 
-    async def _ask_until_agreed(
-        self, ask: Callable[[NodeSource], Awaitable[T]], key: Callable[[T], _Comparable], what: str
+    async def _read_agreed(
+        self, read: Callable[[NodeSource], Awaitable[T]], to_comparable: Callable[[T], _Comparable], subject: str
     ) -> T:
-        """Return the answer that two nodes agree on. `key` extracts the part of an answer that must be equal.
+        """Return the answer that two nodes agree on. `to_comparable` extracts the part of an answer that must be equal.
 
         Raise Retryable when several nodes are present but no two give the same answer.
         """
-        present = self._available_witnesses()
-        if len(present) == 1:
-            answer = await self._ask(present[0], ask)
+        available = self._available_witnesses()
+        if len(available) == 1:
+            answer = await self._read_from(available[0], read)
             if isinstance(answer, Retryable):
                 raise answer
             metrics.nodes_agreed.labels("index").set(1)
             return answer
-        heard: list[tuple[_Witness, T]] = []
+        answers: list[tuple[_Witness, T]] = []
         failed: list[Retryable] = []
-        waiting = list(present)
+        waiting = list(available)
         while waiting:
-            asked, waiting = waiting[: 1 if heard else 2], waiting[1 if heard else 2 :]
-            for witness, answer in await self._ask_all(asked, ask):
+            queried, waiting = waiting[: 1 if answers else 2], waiting[1 if answers else 2 :]
+            for witness, answer in await self._read_from_all(queried, read):
                 if isinstance(answer, Retryable):
                     failed.append(answer)
                 else:
-                    heard.append((witness, answer))
-            taken = _find_agreed_answer(heard, key)
-            if taken is not None:
-                self._record_agreement(heard, taken, key, what)
-                return taken
-        raise _disagreement_error(heard, failed, what)
+                    answers.append((witness, answer))
+            agreed = _find_agreed_answer(answers, to_comparable)
+            if agreed is not None:
+                self._record_agreement(answers, agreed, to_comparable, subject)
+                return agreed
+        raise _disagreement_error(answers, failed, subject)
 
     def _record_agreement(
-        self, heard: Sequence[tuple[_Witness, T]], taken: T, key: Callable[[T], _Comparable], what: str
+        self, answers: Sequence[tuple[_Witness, T]], agreed: T, to_comparable: Callable[[T], _Comparable], subject: str
     ) -> None:
         metrics.nodes_agreed.labels("index").set(2)
-        for witness, answer in heard:
-            if key(answer) == key(taken):
-                witness.strayed = 0
+        for witness, answer in answers:
+            if to_comparable(answer) == to_comparable(agreed):
+                witness.off_branch_answers = 0
                 continue
-            witness.strayed += 1
-            if key(answer).branch == key(taken).branch or witness.strayed >= _MAX_STRAYED_ANSWERS:
-                witness.node.suspend(what)
+            witness.off_branch_answers += 1
+            if (
+                to_comparable(answer).branch == to_comparable(agreed).branch
+                or witness.off_branch_answers >= _MAX_OFF_BRANCH_ANSWERS
+            ):
+                witness.node.suspend(subject)
 
-    async def _ask_all(
-        self, witnesses: Sequence[_Witness], ask: Callable[[NodeSource], Awaitable[T]]
+    async def _read_from_all(
+        self, witnesses: Sequence[_Witness], read: Callable[[NodeSource], Awaitable[T]]
     ) -> list[tuple[_Witness, T | Retryable]]:
         answers: list[tuple[_Witness, T | Retryable]] = []
 
-        async def ask_one(witness: _Witness) -> None:
-            answers.append((witness, await self._ask(witness, ask)))
+        async def read_one(witness: _Witness) -> None:
+            answers.append((witness, await self._read_from(witness, read)))
 
         async with anyio.create_task_group() as tasks:
             for witness in witnesses:
-                tasks.start_soon(ask_one, witness)
+                tasks.start_soon(read_one, witness)
         return answers
 
-    async def _ask(self, witness: _Witness, ask: Callable[[NodeSource], Awaitable[T]]) -> T | Retryable:
+    async def _read_from(self, witness: _Witness, read: Callable[[NodeSource], Awaitable[T]]) -> T | Retryable:
         try:
-            answer = await ask(witness.source)
+            answer = await read(witness.source)
         except Retryable as error:
             witness.failures += 1
             if witness.failures >= _MAX_FAILURES:
-                rest = min(
+                pause_s = min(
                     _MAX_SKIP_DURATION_S, _INITIAL_SKIP_DURATION_S * 2.0 ** min(witness.failures - _MAX_FAILURES, 8)
                 )
-                witness.skipped_until = self._clock() + rest
-                log.warning("node skipped by the index", node=witness.node.name, seconds=rest, reason=error.message)
+                witness.skipped_until = self._clock() + pause_s
+                log.warning("node skipped by the index", node=witness.node.name, seconds=pause_s, reason=error.message)
             return error
         witness.failures = 0
         return answer
 
 
-def _find_agreed_answer(heard: Sequence[tuple[_Witness, T]], key: Callable[[T], _Comparable]) -> T | None:
+def _find_agreed_answer(answers: Sequence[tuple[_Witness, T]], to_comparable: Callable[[T], _Comparable]) -> T | None:
     """Return the answer that two nodes gave, or None."""
-    for place, (_, answer) in enumerate(heard):
-        if any(key(answer) == key(other) for _, other in heard[:place]):
+    for index, (_, answer) in enumerate(answers):
+        if any(to_comparable(answer) == to_comparable(other) for _, other in answers[:index]):
             return answer
     return None
 
 
-def _disagreement_error(heard: Sequence[tuple[_Witness, T]], failed: Sequence[Retryable], what: str) -> Retryable:
-    if len(heard) < 2:
+def _disagreement_error(answers: Sequence[tuple[_Witness, T]], failed: Sequence[Retryable], subject: str) -> Retryable:
+    if len(answers) < 2:
         return failed[0]
     metrics.nodes_agreed.labels("index").set(0)
-    names = " and ".join(witness.node.name for witness, _ in heard)
+    names = " and ".join(witness.node.name for witness, _ in answers)
     return Disagreement(
-        "chain_unreachable", f"{names} contradict each other about {what}: waiting until two nodes agree"
+        "chain_unreachable", f"{names} contradict each other about {subject}: waiting until two nodes agree"
     )
 
 

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 
 import attrs
 
-from coordinatord.chain.indexer.changes import BY_EXPIRY, CANCELLED, OPEN, Changes, NewJob, contradiction_error
+from coordinatord.chain.indexer.changes import BY_EXPIRY, CANCELLED, OPEN, NewJob, RowChanges, contradiction_error
 from coordinatord.chain.indexer.events_sql import append_events, append_reset, take_back_events
 from coordinatord.chain.indexer.evidence import BlockRange
 from coordinatord.chain.indexer.expiry_sql import mark_all_expired_jobs, mark_expired_batch, update_expiry_marks
-from coordinatord.chain.indexer.fold import Fold
+from coordinatord.chain.indexer.fold import EventMerger
 from coordinatord.chain.indexer.position_sql import IndexPosition, move_position
 from coordinatord.chain.indexer.tables_sql import next_job_ordinal, write_new_jobs, write_patches
 from coordinatord.chain.indexer.undo_sql import (
     IndexedBlock,
-    append_blocks,
+    append_index_blocks,
     empty_index,
-    restart_block_run,
+    restart_index_blocks,
     start_journal,
     undo_above,
 )
@@ -31,13 +31,13 @@ async def apply_range(
 
     `ordinal` is the ordinal of the first new job. Return the new position and the ordinal that follows these jobs.
     """
-    changes = fold_range(block_range)
+    changes = merge_events(block_range)
     _mark_expired_jobs(changes, block_range.last.time)
     position = _to_position(block_range.last, rebuilding)
     async with transaction(connection):
         await write_new_jobs(connection, changes.new_jobs.values(), ordinal)
         await write_patches(connection, changes)
-        await restart_block_run(connection, _to_indexed_block(block_range.last))
+        await restart_index_blocks(connection, _to_indexed_block(block_range.last))
         await mark_all_expired_jobs(connection, block_range.last.time)
         await append_reset(connection, position.block_number, position.block_time)
         await move_position(connection, position)
@@ -45,15 +45,15 @@ async def apply_range(
 
 
 async def apply_blocks(
-    connection: Connection, blocks: Sequence[BlockRange], *, window: int, rebuilding: bool
+    connection: Connection, blocks: Sequence[BlockRange], *, undo_window: int, rebuilding: bool
 ) -> IndexPosition:
     """Write consecutive blocks near the head. Every row that a block changes is saved first, and stays saved for
-    `window` blocks.
+    `undo_window` blocks.
 
     New jobs of all blocks are inserted together, because inserts need no saved rows. After that, each block is applied
     in order.
     """
-    changes = [fold_range(block) for block in blocks]
+    changes = [merge_events(block) for block in blocks]
     posted = _collect_new_jobs(changes)
     position = _to_position(blocks[-1].last, rebuilding)
     async with transaction(connection):
@@ -63,14 +63,14 @@ async def apply_blocks(
             if block.events:
                 await start_journal(connection, block.last.height)
                 await write_patches(connection, change)
-        await append_blocks(connection, [_to_indexed_block(block.last) for block in blocks], window)
+        await append_index_blocks(connection, [_to_indexed_block(block.last) for block in blocks], undo_window)
         await append_events(connection, blocks)
         await mark_expired_batch(connection, blocks[-1].last.time)
         await move_position(connection, position)
     return position
 
 
-def _collect_new_jobs(changes: Sequence[Changes]) -> list[NewJob]:
+def _collect_new_jobs(changes: Sequence[RowChanges]) -> list[NewJob]:
     """Return the new jobs of all blocks. The jobs are inserted before the first block's changes are applied, so
     raise Retryable if a block changes a job that a later block posts."""
     later: set[bytes] = set()
@@ -81,7 +81,7 @@ def _collect_new_jobs(changes: Sequence[Changes]) -> list[NewJob]:
     return [job for change in changes for job in change.new_jobs.values()]
 
 
-async def undo_to(connection: Connection, ancestor: IndexedBlock, *, rebuilding: bool) -> IndexPosition:
+async def roll_back_to(connection: Connection, ancestor: IndexedBlock, *, rebuilding: bool) -> IndexPosition:
     """Undo every block above `ancestor`."""
     position = IndexPosition(ancestor.number, ancestor.hash, ancestor.time, rebuilding)
     async with transaction(connection):
@@ -114,17 +114,17 @@ async def finish_rebuilding(connection: Connection, position: IndexPosition) -> 
     return rebuilt
 
 
-def fold_range(block_range: BlockRange) -> Changes:
+def merge_events(block_range: BlockRange) -> RowChanges:
     """Return the row changes of all events in the range."""
     headers, first = block_range.headers, block_range.first.height
-    fold = Fold(lambda block: headers[block - first].time)
-    add = fold.add
+    merger = EventMerger(lambda block: headers[block - first].time)
+    add = merger.add
     for block, log, event in block_range.events:
         add(event, block, log)
-    return fold.changes
+    return merger.changes
 
 
-def _mark_expired_jobs(changes: Changes, time: int) -> None:
+def _mark_expired_jobs(changes: RowChanges, time: int) -> None:
     """Mark expired new jobs before they are written. In a backfill, most unclaimed jobs expired long ago."""
     for job in changes.new_jobs.values():
         if job.state == OPEN and job.expires_at < time:

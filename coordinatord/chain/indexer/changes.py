@@ -47,11 +47,11 @@ class NewJob(msgspec.Struct, gc=False):
 
 
 class JobPatch(msgspec.Struct, gc=False):
-    """Change of a job that was posted earlier. `was` is the state that the job must be in. None leaves a column
+    """Change of a job that was posted earlier. The job must be in `required_state`. None leaves a column
     unchanged."""
 
     job_id: bytes
-    was: int
+    required_state: int
     state: int
     ended_because: int = NOT_ENDED
     provider_id: int | None = None
@@ -104,14 +104,14 @@ class CatalogueModel(msgspec.Struct, gc=False):
     params_schema: str
 
 
-class Changes(msgspec.Struct):
+class RowChanges(msgspec.Struct):
     """All row changes of one range. A value of None deletes the row."""
 
     new_jobs: dict[bytes, NewJob] = {}
     jobs: dict[bytes, JobPatch] = {}
     new_providers: dict[int, NewProvider] = {}
     providers: dict[int, ProviderPatch] = {}
-    gone_providers: set[int] = set()
+    removed_providers: set[int] = set()
     provider_models: dict[tuple[int, int], bool] = {}
     models: dict[int, CatalogueModel] = {}
     slas: dict[int, bool] = {}
@@ -126,5 +126,5 @@ class Contradiction(Retryable):
     """The node's logs do not fit the logs that it returned earlier. The node withheld logs, then or now."""
 
 
-def contradiction_error(what: str) -> Contradiction:
-    return Contradiction("chain_unreachable", f"the node's logs contradict each other: {what}")
+def contradiction_error(problem: str) -> Contradiction:
+    return Contradiction("chain_unreachable", f"the node's logs contradict each other: {problem}")

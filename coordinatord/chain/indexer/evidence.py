@@ -12,7 +12,7 @@ from common.keccak import keccak256
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.contract_events import Event
-from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.logs import LogDecoder
 from coordinatord.chain.rpc.chain_data import BlockHeader, ChainLog
 
 # Block number, log index and event.
@@ -35,10 +35,10 @@ class BlockRange:
         return self.headers[-1]
 
 
-def inconsistent_error(what: str) -> Retryable:
+def inconsistency_error(problem: str) -> Retryable:
     """Return the error for answers that contradict each other. The node may just have moved to a new block, so a retry
     can succeed."""
-    return Retryable("chain_unreachable", f"the node's answers contradict each other: {what}")
+    return Retryable("chain_unreachable", f"the node's answers contradict each other: {problem}")
 
 
 def check_linked(headers: Sequence[BlockHeader], first: int) -> None:
@@ -46,62 +46,62 @@ def check_linked(headers: Sequence[BlockHeader], first: int) -> None:
     parent = headers[0].parent_hash
     for number, header in enumerate(headers, first):
         if header.height != number:
-            raise inconsistent_error(f"the node returned block {header.height} instead of block {number}")
+            raise inconsistency_error(f"the node returned block {header.height} instead of block {number}")
         if header.parent_hash != parent:
-            raise inconsistent_error(f"block {number} is not the child of the block before it")
+            raise inconsistency_error(f"block {number} is not the child of the block before it")
         parent = header.hash
 
 
 def decode_logs(
-    headers: Sequence[BlockHeader], logs: Sequence[ChainLog], decoder: Decoder
+    headers: Sequence[BlockHeader], logs: Sequence[ChainLog], decoder: LogDecoder
 ) -> tuple[BlockRange, list[BlockHeader]]:
     """Return the decoded range, and the headers of blocks without logs, to pass to `find_bloom_matches`."""
     first = headers[0].height
-    places: list[tuple[int, int]] = []
-    silent = [True] * len(headers)
-    spelled, number, block_hash, last_index = "", -1, "", -1
+    positions: list[tuple[int, int]] = []
+    without_logs = [True] * len(headers)
+    number_text, number, block_hash, last_index = "", -1, "", -1
     try:
         for log in logs:
             # Logs of one block are adjacent.
-            if log.block_number != spelled:
-                spelled, before = log.block_number, number
-                number, last_index = int(spelled, 16), -1
+            if log.block_number != number_text:
+                number_text, before = log.block_number, number
+                number, last_index = int(number_text, 16), -1
                 if number <= before or not 0 <= number - first < len(headers):
-                    raise inconsistent_error(f"a log of block {number} is out of place")
+                    raise inconsistency_error(f"a log of block {number} is out of order or out of range")
                 block_hash = headers[number - first].hash
-                silent[number - first] = False
+                without_logs[number - first] = False
             index = int(log.log_index, 16)
             if log.block_hash != block_hash or log.removed:
-                raise inconsistent_error(f"log {index} of block {number} belongs to another block with that number")
+                raise inconsistency_error(f"log {index} of block {number} belongs to another block with that number")
             if index <= last_index:
-                raise inconsistent_error(f"log {index} of block {number} is out of place")
+                raise inconsistency_error(f"log {index} of block {number} is out of order")
             last_index = index
-            places.append((number, index))
+            positions.append((number, index))
         events = [
             (number, index, event)
-            for (number, index), event in zip(places, decoder.decode_all(logs), strict=True)
+            for (number, index), event in zip(positions, decoder.decode_all(logs), strict=True)
             if event is not None
         ]
     except (Refused, ValueError) as malformed:
-        raise inconsistent_error(str(malformed)) from malformed
-    return BlockRange(headers, events), [header for header, empty in zip(headers, silent, strict=True) if empty]
+        raise inconsistency_error(str(malformed)) from malformed
+    return BlockRange(headers, events), [header for header, empty in zip(headers, without_logs, strict=True) if empty]
 
 
 def bloom_mask(address: str) -> int:
     """Return the three bits that a log of this address sets in the bloom filter of its block."""
     digest = keccak256(bytes.fromhex(address[2:]))
     mask = 0
-    for at in (0, 2, 4):
-        mask |= 1 << (int.from_bytes(digest[at : at + 2]) & 2047)
+    for byte_index in (0, 2, 4):
+        mask |= 1 << (int.from_bytes(digest[byte_index : byte_index + 2]) & 2047)
     return mask
 
 
-def find_bloom_matches(silent: Sequence[BlockHeader], masks: Sequence[int]) -> list[BlockHeader]:
-    """Return the headers with a bloom filter that matches one of the addresses. Some are false positives on a busy
-    chain."""
-    found = []
-    for header in silent:
+def find_bloom_matches(without_logs: Sequence[BlockHeader], masks: Sequence[int]) -> list[BlockHeader]:
+    """Return the headers with a bloom filter that matches one of the addresses. On a busy chain, some of the matches
+    are false positives."""
+    matches = []
+    for header in without_logs:
         bloom = int(header.logs_bloom, 16)
         if bloom and any(bloom & mask == mask for mask in masks):
-            found.append(header)
-    return found
+            matches.append(header)
+    return matches

@@ -22,7 +22,7 @@ MAX_MARKED_JOBS: Final = 4_000
 _TRANSACTION_SETTINGS: Final = (
     "select set_config('svc.journal_block', '', true), set_config('enable_seqscan', 'off', true)"
 )
-_MARK_BATCH: Final = (
+_MARK_EXPIRED_BATCH: Final = (
     f"with marked as (update jobs set state = {JobState.CANCELLED}, ended_because = {EndedBecause.EXPIRY}"
     " where ctid = any(array("
     f" select ctid from jobs where state = {JobState.OPEN} and expires_at < $1 order by expires_at limit $2))"
@@ -37,9 +37,9 @@ async def mark_expired_batch(connection: Connection, block_time: int) -> bool:
     off for the rest of the transaction.
     """
     await connection.execute(_TRANSACTION_SETTINGS)
-    done: str = await connection.execute(_MARK_BATCH, block_time, MAX_MARKED_JOBS)
+    command_tag: str = await connection.execute(_MARK_EXPIRED_BATCH, block_time, MAX_MARKED_JOBS)
     # The statement inserts one event per marked job.
-    return int(done.removeprefix("INSERT 0 ")) == MAX_MARKED_JOBS
+    return int(command_tag.removeprefix("INSERT 0 ")) == MAX_MARKED_JOBS
 
 
 async def mark_all_expired_jobs(connection: Connection, block_time: int) -> None:

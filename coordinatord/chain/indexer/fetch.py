@@ -15,20 +15,20 @@ import msgspec
 from anyio.streams.memory import MemoryObjectSendStream
 
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.logs import LogDecoder
 from coordinatord.chain.indexer.evidence import (
     BlockRange,
     bloom_mask,
     check_linked,
     decode_logs,
     find_bloom_matches,
-    inconsistent_error,
+    inconsistency_error,
 )
 from coordinatord.chain.rpc.chain_data import BlockHeader, ChainLog
-from coordinatord.chain.rpc.client import CALLS_PER_REQUEST, Rpc, RpcCall, decode_quantity, decode_result, retryable_of
+from coordinatord.chain.rpc.client import CALLS_PER_REQUEST, Rpc, RpcCall, decode_quantity, decode_result, to_retryable
 from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 
-# The width of a range aims at this many events.
+# Number of events that one range should contain.
 TARGET_EVENTS_PER_RANGE: Final = 4000
 INITIAL_WIDTH_BLOCKS: Final = 16
 _SUCCESSES_BEFORE_GROWTH: Final = 64
@@ -43,57 +43,57 @@ _RECEIPTS_PER_BATCH: Final = 10
 MAX_RANGES_IN_FLIGHT: Final = 2
 
 
-def suggested_width(message: str, asked: int) -> int | None:
-    """Return a width below `asked` that the node's error message suggests, or None.
+def suggested_width(message: str, requested: int) -> int | None:
+    """Return a width below `requested` that the node's error message suggests, or None.
 
     The message may name a range that would work. Otherwise the limit is the largest number in the message that is below
-    `asked`, because wordings vary too much for patterns. Mistaking a limit on results for a limit on blocks is
+    `requested`, because wordings vary too much for patterns. Mistaking a limit on results for a limit on blocks is
     harmless, because the caller must try a smaller width anyway.
     """
     if found := _HEX_RANGE_PATTERN.search(message):
-        works = int(found[2], 16) - int(found[1], 16) + 1
+        suggested = int(found[2], 16) - int(found[1], 16) + 1
     elif found := _DECIMAL_RANGE_PATTERN.search(message):
-        works = int(found[2]) - int(found[1]) + 1
+        suggested = int(found[2]) - int(found[1]) + 1
     else:
-        works = 0
-    if 0 < works < asked:
-        return works
+        suggested = 0
+    if 0 < suggested < requested:
+        return suggested
     numbers = [
         int(digits.replace(",", "").replace("_", "")) * (1000 if thousands else 1)
         for digits, thousands in _NUMBER_PATTERN.findall(message)
     ]
-    return max((number for number in numbers if 0 < number < asked), default=None)
+    return max((number for number in numbers if 0 < number < requested), default=None)
 
 
 class RangeWidth:
     """Number of blocks per log request, adapted to the node's limit and to the density of events.
 
-    A node that rejects a range usually names its limit. Otherwise the range is halved. The limit is kept, and raised
+    A node that rejects a range usually names its limit. Otherwise the range is halved. The limit is raised
     only after many successes, because limits differ between RPC services and some count results instead of blocks.
     Below the limit, the width aims at a few thousand events per range, which keeps fetching, decoding and writing busy
-    at the same time. `cap` is the operator's maximum.
+    at the same time. `max_blocks` is the operator's maximum.
     """
 
-    def __init__(self, cap: int) -> None:
-        self._cap = cap
+    def __init__(self, max_blocks: int) -> None:
+        self._max_blocks = max_blocks
         # Largest width that the node is known to accept.
-        self._limit = cap
-        self._wanted = float(min(INITIAL_WIDTH_BLOCKS, cap))
+        self._limit = max_blocks
+        self._target_blocks = float(min(INITIAL_WIDTH_BLOCKS, max_blocks))
         self._successes = 0
 
     @property
     def blocks(self) -> int:
-        return max(1, min(int(self._wanted), self._limit))
+        return max(1, min(int(self._target_blocks), self._limit))
 
     def record_success(self, blocks: int, events: int) -> None:
         """Record that the node answered a range."""
         fitting = blocks * TARGET_EVENTS_PER_RANGE / max(1, events)
-        self._wanted = max(1.0, min(fitting, 2.0 * max(self._wanted, blocks), float(self._cap)))
-        if blocks >= self._limit < self._cap:
+        self._target_blocks = max(1.0, min(fitting, 2.0 * max(self._target_blocks, blocks), float(self._max_blocks)))
+        if blocks >= self._limit < self._max_blocks:
             self._successes += 1
             if self._successes >= _SUCCESSES_BEFORE_GROWTH:
                 self._successes = 0
-                self._limit = min(self._cap, self._limit + max(1, self._limit // 4))
+                self._limit = min(self._max_blocks, self._limit + max(1, self._limit // 4))
 
     def record_rejection(self, blocks: int, message: str) -> None:
         """Record that the node rejected a range as too wide."""
@@ -103,7 +103,7 @@ class RangeWidth:
     def record_failure(self, blocks: int) -> None:
         """Record that the node did not answer a range, perhaps because the range was too much work. Narrow the next
         range, but keep the limit."""
-        self._wanted = max(1.0, min(self._wanted, blocks / 2))
+        self._target_blocks = max(1.0, min(self._target_blocks, blocks / 2))
 
 
 class BatchSize:
@@ -137,9 +137,9 @@ class _PendingAnswer(Generic[T]):
     # Empty until the answer arrives, then a list with the answer as its only element.
     outcome: list[T] | Retryable = attrs.field(factory=list)
 
-    async def run(self, ask: Callable[[], Awaitable[T]]) -> None:
+    async def run(self, request: Callable[[], Awaitable[T]]) -> None:
         try:
-            self.outcome = [await ask()]
+            self.outcome = [await request()]
         except Retryable as error:
             self.outcome = error
         self.done.set()
@@ -168,7 +168,7 @@ class BlockSource(Protocol):
 class NodeSource:
     """Blocks and logs of one node. Every answer is checked."""
 
-    def __init__(self, rpc: Rpc, decoder: Decoder) -> None:
+    def __init__(self, rpc: Rpc, decoder: LogDecoder) -> None:
         self._rpc = rpc
         self._decoder = decoder
         self._masks = [bloom_mask(address) for address in decoder.addresses]
@@ -196,7 +196,7 @@ class NodeSource:
         calls = [RpcCall("eth_getLogs", ({"blockHash": h.hash, "address": self._addresses},)) for h in headers]
         logs = await self._call_many(list[ChainLog], calls, self._logs_batch)
         read = [decode_logs([h], found, self._decoder) for h, found in zip(headers, logs, strict=True)]
-        await self._check_blooms([header for _, silent in read for header in silent])
+        await self._check_blooms([header for _, without_logs in read for header in without_logs])
         return [block_range for block_range, _ in read]
 
     async def range(self, first: int, last: int, width: RangeWidth) -> BlockRange:
@@ -209,8 +209,8 @@ class NodeSource:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(headers.run, partial(self.headers, first, last))
             tasks.start_soon(logs.run, partial(self._read_logs, first, last, width))
-        block_range, silent = decode_logs(headers.result, logs.result, self._decoder)
-        await self._check_blooms(silent)
+        block_range, without_logs = decode_logs(headers.result, logs.result, self._decoder)
+        await self._check_blooms(without_logs)
         return block_range
 
     async def _read_logs(self, first: int, last: int, width: RangeWidth) -> list[ChainLog]:
@@ -226,7 +226,7 @@ class NodeSource:
                 except RpcError as error:
                     if error.kind is not RpcErrorKind.RANGE_TOO_WIDE or blocks == 1:
                         width.record_failure(blocks)
-                        raise retryable_of(error, "eth_getLogs") from error
+                        raise to_retryable(error, "eth_getLogs") from error
                     width.record_rejection(blocks, error.message)
                     upto = first + min(width.blocks, blocks - 1) - 1
                 except Retryable:
@@ -237,55 +237,55 @@ class NodeSource:
             first = upto + 1
         return found
 
-    async def _check_blooms(self, silent: Sequence[BlockHeader]) -> None:
+    async def _check_blooms(self, without_logs: Sequence[BlockHeader]) -> None:
         """Fetch the receipts of blocks that have no logs although their bloom filter matches. Raise Retryable if the
         node withheld logs."""
-        doubtful = find_bloom_matches(silent, self._masks)
-        if not doubtful:
+        suspects = find_bloom_matches(without_logs, self._masks)
+        if not suspects:
             return
-        calls = [RpcCall("eth_getBlockReceipts", (header.hash,)) for header in doubtful]
+        calls = [RpcCall("eth_getBlockReceipts", (header.hash,)) for header in suspects]
         for header, receipts in zip(
-            doubtful, await self._call_many(list[_ReceiptLogs], calls, self._receipts_batch), strict=True
+            suspects, await self._call_many(list[_ReceiptLogs], calls, self._receipts_batch), strict=True
         ):
             if any(log.address.lower() in self._addresses for receipt in receipts for log in receipt.logs):
-                raise inconsistent_error(f"the node withheld logs of block {header.height}")
+                raise inconsistency_error(f"the node withheld logs of block {header.height}")
 
-    async def _call(self, kind: type[T], method: str, *params: object) -> T:
+    async def _call(self, result_type: type[T], method: str, *params: object) -> T:
         try:
-            return await self._rpc.call_as(kind, method, *params)
+            return await self._rpc.call_as(result_type, method, *params)
         except RpcError as error:
-            raise retryable_of(error, method) from error
+            raise to_retryable(error, method) from error
 
-    async def _call_many(self, kind: type[T], calls: Sequence[RpcCall], size: BatchSize) -> list[T]:
-        batches = [calls[start : start + size.calls] for start in range(0, len(calls), size.calls)]
+    async def _call_many(self, result_type: type[T], calls: Sequence[RpcCall], batch_size: BatchSize) -> list[T]:
+        batches = [calls[start : start + batch_size.calls] for start in range(0, len(calls), batch_size.calls)]
         results: list[T] = []
-        for several in [
+        for group in [
             batches[start : start + _MAX_CONCURRENT_BATCHES]
             for start in range(0, len(batches), _MAX_CONCURRENT_BATCHES)
         ]:
-            answers = [_PendingAnswer[list[T]]() for _ in several]
+            answers = [_PendingAnswer[list[T]]() for _ in group]
             async with anyio.create_task_group() as tasks:
-                for pending, batch in zip(answers, several, strict=True):
-                    tasks.start_soon(pending.run, partial(self._call_batch, kind, batch, size))
+                for pending, batch in zip(answers, group, strict=True):
+                    tasks.start_soon(pending.run, partial(self._call_batch, result_type, batch, batch_size))
             for pending in answers:
                 results += pending.result
         return results
 
-    async def _call_batch(self, kind: type[T], calls: Sequence[RpcCall], size: BatchSize) -> list[T]:
+    async def _call_batch(self, result_type: type[T], calls: Sequence[RpcCall], batch_size: BatchSize) -> list[T]:
         try:
             answers = await self._rpc.batch(calls)
         except RpcError as error:
-            size.record_failure(len(calls))
-            raise retryable_of(error, calls[0].method) from error
+            batch_size.record_failure(len(calls))
+            raise to_retryable(error, calls[0].method) from error
         except Retryable:
-            size.record_failure(len(calls))
+            batch_size.record_failure(len(calls))
             raise
-        size.record_success()
+        batch_size.record_success()
         results: list[T] = []
         for call, answer in zip(calls, answers, strict=True):
             if isinstance(answer, RpcError):
-                raise retryable_of(answer, call.method) from answer
-            results.append(decode_result(answer, kind, call.method))
+                raise to_retryable(answer, call.method) from answer
+            results.append(decode_result(answer, result_type, call.method))
         return results
 
 
@@ -312,17 +312,17 @@ async def prefetch_ranges(
         await pending.done.wait()
         return pending.result
 
-    wrong: Exception | None = None
+    failure: Exception | None = None
     with send, receive:
         async with anyio.create_task_group() as fetching:
             fetching.start_soon(_start_fetches, send, fetch, first, last, width)
             try:
                 yield next_range
             except Exception as raised:
-                wrong = raised
+                failure = raised
             fetching.cancel_scope.cancel()
-    if wrong is not None:
-        raise wrong
+    if failure is not None:
+        raise failure
 
 
 async def _start_fetches(

@@ -18,35 +18,35 @@ from coordinatord.chain.indexer.changes import (
     OPEN,
     SETTLED,
     CatalogueModel,
-    Changes,
     JobPatch,
     NewJob,
     NewProvider,
     ProviderPatch,
+    RowChanges,
     contradiction_error,
 )
 
 
-class Fold:
-    """Merges events, added in chain order, into `changes`. `time_of` returns the time of a block."""
+class EventMerger:
+    """Merges events, added in chain order, into `changes`. `block_time_of` returns the time of a block."""
 
-    def __init__(self, time_of: Callable[[int], int]) -> None:
-        self.changes = Changes()
-        self._time_of = time_of
+    def __init__(self, block_time_of: Callable[[int], int]) -> None:
+        self.changes = RowChanges()
+        self._block_time_of = block_time_of
         # Block of the event being added.
-        self._block: int
+        self._block_number: int
 
-    def add(self, event: contract_events.Event, block: int, log: int) -> None:
+    def add(self, event: contract_events.Event, block_number: int, log_index: int) -> None:
         """Merge the event into `changes`. Raise Retryable when the event cannot follow the events before it."""
         if type(event) is contract_events.JobPosted:
-            self._on_job_posted(event, block, log)
+            self._on_job_posted(event, block_number, log_index)
             return
         handle = _HANDLERS.get(type(event))
         if handle is not None:
-            self._block = block
+            self._block_number = block_number
             handle(self, event)
 
-    def _on_job_posted(self, event: contract_events.JobPosted, block: int, log: int) -> None:
+    def _on_job_posted(self, event: contract_events.JobPosted, block_number: int, log_index: int) -> None:
         job_id = event.job_id
         jobs = self.changes.new_jobs
         if job_id in jobs or job_id in self.changes.jobs:
@@ -70,8 +70,8 @@ class Fold:
             event.gas_fee,
             event.task_cid,
             event.pay_sig,
-            block,
-            log,
+            block_number,
+            log_index,
         )
 
     def _on_job_claimed(self, event: contract_events.JobClaimed) -> None:
@@ -98,19 +98,19 @@ class Fold:
     def _on_job_cancelled(self, event: contract_events.JobCancelled) -> None:
         self._end_job(event.job_id, OPEN, CANCELLED, BY_OWNER)
 
-    def _change_state(self, job_id: bytes, was: int, state: int) -> NewJob | JobPatch:
+    def _change_state(self, job_id: bytes, required_state: int, state: int) -> NewJob | JobPatch:
         job = self.changes.new_jobs.get(job_id) or self.changes.jobs.get(job_id)
         if job is None:
-            job = self.changes.jobs[job_id] = JobPatch(job_id, was, state)
-        elif job.state != was:
+            job = self.changes.jobs[job_id] = JobPatch(job_id, required_state, state)
+        elif job.state != required_state:
             raise contradiction_error(f"job {job_id.hex()} cannot change from state {job.state} to state {state}")
         job.state = state
         return job
 
-    def _end_job(self, job_id: bytes, was: int, state: int, because: int) -> NewJob | JobPatch:
-        job = self._change_state(job_id, was, state)
+    def _end_job(self, job_id: bytes, required_state: int, state: int, because: int) -> NewJob | JobPatch:
+        job = self._change_state(job_id, required_state, state)
         job.ended_because = because
-        job.ended_at = self._time_of(self._block)
+        job.ended_at = self._block_time_of(self._block_number)
         return job
 
     def _on_model_set(self, event: contract_events.ModelSet) -> None:
@@ -125,11 +125,11 @@ class Fold:
         self.changes.fees = (event.fee_bps, event.gas_fee)
 
     def _on_provider_registered(self, event: contract_events.ProviderRegistered) -> None:
-        known = (self.changes.new_providers, self.changes.providers, self.changes.gone_providers)
+        known = (self.changes.new_providers, self.changes.providers, self.changes.removed_providers)
         if any(event.provider_id in rows for rows in known):
             raise contradiction_error(f"provider {event.provider_id} is registered twice")
         # The registry rejects operations signed before the registration.
-        time = self._time_of(self._block)
+        time = self._block_time_of(self._block_number)
         self.changes.new_providers[event.provider_id] = NewProvider(
             event.provider_id, event.operator, identity_at=time, capacity_at=time
         )
@@ -140,7 +140,7 @@ class Fold:
     def _on_provider_deregistered(self, event: contract_events.ProviderDeregistered) -> None:
         self.changes.providers.pop(event.provider_id, None)
         if self.changes.new_providers.pop(event.provider_id, None) is None:
-            self.changes.gone_providers.add(event.provider_id)
+            self.changes.removed_providers.add(event.provider_id)
 
     def _on_identity_set(self, event: contract_events.IdentitySet) -> None:
         provider = self._get_provider_change(event.provider_id)
@@ -168,7 +168,7 @@ class Fold:
     def _get_provider_change(self, provider_id: int) -> NewProvider | ProviderPatch:
         known = self.changes.new_providers.get(provider_id) or self.changes.providers.get(provider_id)
         if known is None:
-            if provider_id in self.changes.gone_providers:
+            if provider_id in self.changes.removed_providers:
                 raise contradiction_error(f"provider {provider_id} has an event after its deregistration")
             known = self.changes.providers[provider_id] = ProviderPatch(provider_id)
         return known
@@ -186,24 +186,24 @@ class Fold:
 
 # Events that are missing here (payouts, roles, rejected calls) change no row.
 _HANDLERS: Final[dict[type, Callable[..., None]]] = {
-    contract_events.JobClaimed: Fold._on_job_claimed,
-    contract_events.JobSettled: Fold._on_job_settled,
-    contract_events.JobFailed: Fold._on_job_failed,
-    contract_events.JobReclaimed: Fold._on_job_reclaimed,
-    contract_events.JobCancelled: Fold._on_job_cancelled,
-    contract_events.ModelSet: Fold._on_model_set,
-    contract_events.SlaSet: Fold._on_sla_set,
-    contract_events.FeesSet: Fold._on_fees_set,
-    contract_events.ProviderRegistered: Fold._on_provider_registered,
-    contract_events.OperatorChanged: Fold._on_operator_changed,
-    contract_events.ProviderDeregistered: Fold._on_provider_deregistered,
-    contract_events.IdentitySet: Fold._on_identity_set,
-    contract_events.CapacityRequested: Fold._on_capacity_requested,
-    contract_events.ProviderListed: Fold._on_provider_listed,
-    contract_events.CeilingSet: Fold._on_ceiling_set,
-    contract_events.AllModelsAllowed: Fold._on_all_models_allowed,
-    contract_events.ModelAllowed: Fold._on_model_allowed,
-    contract_events.StandingSet: Fold._on_standing_set,
-    contract_events.AsksPublished: Fold._on_asks_published,
-    contract_events.AllowlistSet: Fold._on_allowlist_set,
+    contract_events.JobClaimed: EventMerger._on_job_claimed,
+    contract_events.JobSettled: EventMerger._on_job_settled,
+    contract_events.JobFailed: EventMerger._on_job_failed,
+    contract_events.JobReclaimed: EventMerger._on_job_reclaimed,
+    contract_events.JobCancelled: EventMerger._on_job_cancelled,
+    contract_events.ModelSet: EventMerger._on_model_set,
+    contract_events.SlaSet: EventMerger._on_sla_set,
+    contract_events.FeesSet: EventMerger._on_fees_set,
+    contract_events.ProviderRegistered: EventMerger._on_provider_registered,
+    contract_events.OperatorChanged: EventMerger._on_operator_changed,
+    contract_events.ProviderDeregistered: EventMerger._on_provider_deregistered,
+    contract_events.IdentitySet: EventMerger._on_identity_set,
+    contract_events.CapacityRequested: EventMerger._on_capacity_requested,
+    contract_events.ProviderListed: EventMerger._on_provider_listed,
+    contract_events.CeilingSet: EventMerger._on_ceiling_set,
+    contract_events.AllModelsAllowed: EventMerger._on_all_models_allowed,
+    contract_events.ModelAllowed: EventMerger._on_model_allowed,
+    contract_events.StandingSet: EventMerger._on_standing_set,
+    contract_events.AsksPublished: EventMerger._on_asks_published,
+    contract_events.AllowlistSet: EventMerger._on_allowlist_set,
 }

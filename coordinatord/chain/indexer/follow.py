@@ -10,22 +10,22 @@ import structlog
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.base.wake import Wake
-from coordinatord.chain.head import ChainHead, HeadPlace
+from coordinatord.chain.head import BlockPosition, ChainHead
 from coordinatord.chain.indexer.apply import (
     apply_blocks,
     apply_range,
     finish_rebuilding,
     mark_next_expired_batch,
     restart_index,
-    undo_to,
+    roll_back_to,
 )
 from coordinatord.chain.indexer.changes import Contradiction
-from coordinatord.chain.indexer.evidence import inconsistent_error
+from coordinatord.chain.indexer.evidence import inconsistency_error
 from coordinatord.chain.indexer.fetch import BlockSource, RangeWidth, prefetch_ranges
 from coordinatord.chain.indexer.position_sql import IndexPosition, read_position
 from coordinatord.chain.indexer.tables_sql import build_job_indexes, drop_job_indexes, next_job_ordinal
 from coordinatord.chain.indexer.traces import record_index_span
-from coordinatord.chain.indexer.undo_sql import IndexedBlock, read_run_blocks
+from coordinatord.chain.indexer.undo_sql import IndexedBlock, read_index_blocks
 from coordinatord.chain.rpc.chain_data import BlockHeader
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.locks import hold_role
@@ -40,22 +40,22 @@ _BLOCKS_PER_BATCH: Final = 32
 _MAX_CONTRADICTIONS: Final = 5
 
 
-async def find_common_ancestor(connection: Connection, source: BlockSource, upto: int) -> IndexedBlock | None:
-    """Return the highest block at or below `upto` that is in the index and on the node's chain, or None.
+async def find_common_ancestor(connection: Connection, source: BlockSource, highest: int) -> IndexedBlock | None:
+    """Return the highest block at or below `highest` that is in the index and on the node's chain, or None.
 
     Raise Retryable unless the node's headers are linked from that block up. An unlinked answer must not undo indexed
     blocks.
     """
     child_parent: str | None = None
-    while kept := await read_run_blocks(connection, upto, _HEADERS_PER_REQUEST):
-        headers = await source.headers(kept[-1].number, kept[0].number)
+    while indexed := await read_index_blocks(connection, highest, _HEADERS_PER_REQUEST):
+        headers = await source.headers(indexed[-1].number, indexed[0].number)
         if child_parent is not None and headers[-1].hash != child_parent:
-            raise inconsistent_error(f"block {kept[0].number} is not the parent of the block after it")
-        for block, header in zip(kept, reversed(headers), strict=True):
+            raise inconsistency_error(f"block {indexed[0].number} is not the parent of the block after it")
+        for block, header in zip(indexed, reversed(headers), strict=True):
             if bytes.fromhex(header.hash[2:]) == block.hash:
                 return block
         child_parent = headers[0].parent_hash
-        upto = kept[-1].number - 1
+        highest = indexed[-1].number - 1
     return None
 
 
@@ -63,7 +63,7 @@ async def find_common_ancestor(connection: Connection, source: BlockSource, upto
 class IndexerSettings:
     chain_id: int
     deploy_block: int
-    getlogs_cap: int
+    max_range_blocks: int
     block_time_ms: int
     confirmations: int
     journal_blocks: int
@@ -72,8 +72,8 @@ class IndexerSettings:
 async def run_indexer(
     database: Database, source: BlockSource, settings: IndexerSettings, notices: Notices, wake: Wake
 ) -> None:
-    """Run the indexer whenever this process holds the role, until cancelled. The relayers of all processes raise `wake`
-    when a new block may exist."""
+    """Run the indexer whenever this process holds the role, until cancelled. A relay that ends in any process
+    wakes the indexer, because a new block may exist."""
     role = f"indexer:{settings.chain_id}"
     async with notices.subscribe(RELAY_ENDED, lambda _: wake()):
         await hold_role(database, role, lambda connection: IndexFollower(source, settings, wake).follow(connection))
@@ -87,11 +87,11 @@ class IndexFollower:
         self._source = source
         self._settings = settings
         self._wake = wake
-        self._width = RangeWidth(settings.getlogs_cap)
+        self._width = RangeWidth(settings.max_range_blocks)
         self._position: IndexPosition | None = None
         # Empty if the parent of the next block is unknown.
-        self._head = ChainHead(settings.journal_blocks + 1)
-        self._stalled: str | None = None
+        self._recent_blocks = ChainHead(settings.journal_blocks + 1)
+        self._stall_reason: str | None = None
         self._contradictions = 0
         self._job_indexes_built = False
         # Initially True, because the previous term may have ended before all expired jobs were marked.
@@ -107,18 +107,18 @@ class IndexFollower:
                 await self.record_stall(connection, error)
             else:
                 self._contradictions = 0
-                if self._stalled is not None:
+                if self._stall_reason is not None:
                     log.info("index resumed", block=self._position and self._position.block_number)
-                    self._stalled = None
+                    self._stall_reason = None
             await self._wake.wait(self._settings.block_time_ms / 1000)
 
     async def _load_position(self, connection: Connection) -> None:
         self._position = position = await read_position(connection)
         if position is not None and position.block_number >= self._settings.deploy_block:
             for block in reversed(
-                await read_run_blocks(connection, position.block_number, self._settings.journal_blocks + 1)
+                await read_index_blocks(connection, position.block_number, self._settings.journal_blocks + 1)
             ):
-                self._head.add(block.number, "0x" + block.hash.hex())
+                self._recent_blocks.add(block.number, "0x" + block.hash.hex())
 
     async def catch_up(self, connection: Connection) -> None:
         """Index up to the current target, and repeat while a pass took more than one step.
@@ -127,7 +127,7 @@ class IndexFollower:
         """
         while True:
             target = await self._read_target()
-            if self._classify_block(target) is HeadPlace.FORK:
+            if self._classify_block(target) is BlockPosition.FORK:
                 await self._rewind_fork(connection, target)
             steps = 0
             if target.height >= self._next_number:
@@ -172,15 +172,15 @@ class IndexFollower:
                 await build_job_indexes(connection)
                 self._job_indexes_built = True
             while (blocks := await next_blocks()) is not None:
-                if forked := self._classify_block(blocks[0].first) is HeadPlace.FORK:
+                if forked := self._classify_block(blocks[0].first) is BlockPosition.FORK:
                     break
                 began = time.time()
                 self._position = await apply_blocks(
-                    connection, blocks, window=self._settings.journal_blocks, rebuilding=self._is_rebuilding
+                    connection, blocks, undo_window=self._settings.journal_blocks, rebuilding=self._is_rebuilding
                 )
                 applied = time.time()
                 for block in blocks:
-                    self._head.add(block.last.height, block.last.hash)
+                    self._recent_blocks.add(block.last.height, block.last.hash)
                 steps += len(blocks)
                 await record_index_span(connection, blocks, began, applied)
         if forked:
@@ -199,19 +199,19 @@ class IndexFollower:
             await drop_job_indexes(connection)
         ordinal = await next_job_ordinal(connection)
         async with prefetch_ranges(
-            lambda first, upto: self._source.range(first, upto, self._width),
+            lambda first, last_of_range: self._source.range(first, last_of_range, self._width),
             self._next_number,
             last,
             lambda: self._width.blocks,
         ) as next_range:
             while (block_range := await next_range()) is not None:
-                if self._classify_block(block_range.first) is HeadPlace.FORK:
+                if self._classify_block(block_range.first) is BlockPosition.FORK:
                     # The loop in `_index_up_to` handles the fork.
                     break
                 self._position, ordinal = await apply_range(
                     connection, block_range, ordinal, rebuilding=self._is_rebuilding
                 )
-                self._head.restart(block_range.last.height, block_range.last.hash)
+                self._recent_blocks.restart(block_range.last.height, block_range.last.hash)
                 steps += 1
         return steps
 
@@ -223,8 +223,8 @@ class IndexFollower:
     def _is_rebuilding(self) -> bool:
         return self._position is not None and self._position.rebuilding
 
-    def _classify_block(self, header: BlockHeader) -> HeadPlace:
-        return self._head.classify(header.height, header.hash, header.parent_hash)
+    def _classify_block(self, header: BlockHeader) -> BlockPosition:
+        return self._recent_blocks.classify(header.height, header.hash, header.parent_hash)
 
     async def _rewind_fork(self, connection: Connection, target: BlockHeader) -> None:
         position = self._position
@@ -232,33 +232,33 @@ class IndexFollower:
             return
         ancestor = await find_common_ancestor(connection, self._source, min(position.block_number, target.height))
         if ancestor is not None and ancestor.number == position.block_number:
-            raise inconsistent_error(
+            raise inconsistency_error(
                 f"block {ancestor.number} is on the node's chain, but the node also returned a block of another branch"
             )
         if ancestor is None:
             # The whole index is deleted next. Check first that this is a reorg and not an endpoint of another chain.
             if await self._source.chain_id() != self._settings.chain_id:
-                raise inconsistent_error("the node now serves another chain")
+                raise inconsistency_error("the node now serves another chain: correct RPC_URL or RPC_URLS")
             log.warning("reorg below the journal: rebuilding the index", block=position.block_number)
             await self._restart_index(connection)
             depth = position.block_number - self._settings.deploy_block + 1
         else:
             depth = position.block_number - ancestor.number
             log.info("orphaned blocks rolled back", block=position.block_number, ancestor=ancestor.number, depth=depth)
-            self._position = await undo_to(connection, ancestor, rebuilding=position.rebuilding)
-            self._head.forget_above(ancestor.number)
+            self._position = await roll_back_to(connection, ancestor, rebuilding=position.rebuilding)
+            self._recent_blocks.forget_above(ancestor.number)
             self._expiry_marks_missing = True
         metrics.index_reorg_depth.observe(depth)
 
     async def _restart_index(self, connection: Connection) -> None:
         self._position = await restart_index(connection, self._settings.deploy_block)
-        self._head = ChainHead(self._settings.journal_blocks + 1)
+        self._recent_blocks = ChainHead(self._settings.journal_blocks + 1)
 
     async def record_stall(self, connection: Connection, error: Retryable) -> None:
         """Log an error of `catch_up` once. Rebuild the index after several contradictions in a row."""
-        if self._stalled != error.message:
+        if self._stall_reason != error.message:
             log.warning("index stalled", reason=error.message, code=error.code)
-            self._stalled = error.message
+            self._stall_reason = error.message
         if not isinstance(error, Contradiction):
             return
         self._contradictions += 1

@@ -24,14 +24,14 @@ _NUMERIC_BASE: Final = 10_000
 # Number of cached encodings of amounts. Rates and fees repeat.
 _AMOUNT_CACHE_SIZE: Final = 4_096
 
-_LENGTH: Final = struct.Struct(">i")
-_BIGINT: Final = struct.Struct(">iq")
-_INTEGER: Final = struct.Struct(">ii")
+_LENGTH_STRUCT: Final = struct.Struct(">i")
+_BIGINT_STRUCT: Final = struct.Struct(">iq")
+_INTEGER_STRUCT: Final = struct.Struct(">ii")
 # Consecutive columns of fixed length. The first struct begins with the number of columns and the ordinal.
-_TO_SLA: Final = struct.Struct(">hiqi32si20si32siqiq")
-_UNITS_TO_EXPIRY: Final = struct.Struct(">iqiqiqiq")
-_BLOCK_AND_LOG: Final = struct.Struct(">iqiq")
-_STATE_TO_TOKENS: Final = struct.Struct(">ihihiqiqiq")
+_ORDINAL_TO_SLA_STRUCT: Final = struct.Struct(">hiqi32si20si32siqiq")
+_UNITS_TO_EXPIRY_STRUCT: Final = struct.Struct(">iqiqiqiq")
+_BLOCK_AND_LOG_STRUCT: Final = struct.Struct(">iqiq")
+_STATE_TO_TOKENS_STRUCT: Final = struct.Struct(">ihihiqiqiq")
 
 
 def encode_posted_rows(jobs: Iterable[NumberedJob]) -> bytes:
@@ -51,46 +51,48 @@ def encode_job_rows(jobs: Iterable[NumberedJob]) -> bytes:
     return b"".join((*parts, _COPY_TRAILER))
 
 
-def _add_post_columns(parts: list[bytes], columns: int, ordinal: int, j: NewJob) -> None:
+def _add_post_columns(parts: list[bytes], column_count: int, ordinal: int, job: NewJob) -> None:
     """Append the columns of the post. Raise Retryable for numbers too large for a column, which the registry never
     accepts."""
-    task_cid = j.task_cid.encode()
+    task_cid = job.task_cid.encode()
     try:
         parts += (
-            _TO_SLA.pack(columns, 8, ordinal, 32, j.job_id, 20, j.owner, 32, j.c, 8, j.model_id, 8, j.sla_secs),
-            _encode_numeric(j.rate_in),
-            _encode_numeric(j.rate_out),
-            _UNITS_TO_EXPIRY.pack(8, j.units_in, 8, j.units_out, 8, j.designated, 8, j.expires_at),
-            _encode_numeric(j.cap),
-            _INTEGER.pack(4, j.fee_bps),
-            _encode_numeric(j.gas_fee),
-            _LENGTH.pack(len(task_cid)),
-            task_cid,
-            _LENGTH.pack(len(j.pay_sig)),
-            j.pay_sig,
-            _BLOCK_AND_LOG.pack(8, j.posted_block, 8, j.posted_log),
-        )
-    except struct.error as error:
-        raise contradiction_error(f"job {j.job_id.hex()} has a number too large for a post ({error})") from error
-
-
-def _add_outcome_columns(parts: list[bytes], j: NewJob) -> None:
-    try:
-        parts += (
-            _STATE_TO_TOKENS.pack(
-                2, j.state, 2, j.ended_because, 8, j.provider_id, 8, j.claimed_at, 8, j.completion_tok
+            _ORDINAL_TO_SLA_STRUCT.pack(
+                column_count, 8, ordinal, 32, job.job_id, 20, job.owner, 32, job.c, 8, job.model_id, 8, job.sla_secs
             ),
-            _encode_numeric(j.cost),
-            _NULL_VALUE if j.result_cid is None else _encode_text(j.result_cid),
-            _NULL_VALUE if j.ended_at is None else _BIGINT.pack(8, j.ended_at),
+            _encode_numeric(job.rate_in),
+            _encode_numeric(job.rate_out),
+            _UNITS_TO_EXPIRY_STRUCT.pack(8, job.units_in, 8, job.units_out, 8, job.designated, 8, job.expires_at),
+            _encode_numeric(job.cap),
+            _INTEGER_STRUCT.pack(4, job.fee_bps),
+            _encode_numeric(job.gas_fee),
+            _LENGTH_STRUCT.pack(len(task_cid)),
+            task_cid,
+            _LENGTH_STRUCT.pack(len(job.pay_sig)),
+            job.pay_sig,
+            _BLOCK_AND_LOG_STRUCT.pack(8, job.posted_block, 8, job.posted_log),
         )
     except struct.error as error:
-        raise contradiction_error(f"job {j.job_id.hex()} has a number too large for its end ({error})") from error
+        raise contradiction_error(f"job {job.job_id.hex()} has a number too large for a post ({error})") from error
+
+
+def _add_outcome_columns(parts: list[bytes], job: NewJob) -> None:
+    try:
+        parts += (
+            _STATE_TO_TOKENS_STRUCT.pack(
+                2, job.state, 2, job.ended_because, 8, job.provider_id, 8, job.claimed_at, 8, job.completion_tok
+            ),
+            _encode_numeric(job.cost),
+            _NULL_VALUE if job.result_cid is None else _encode_text(job.result_cid),
+            _NULL_VALUE if job.ended_at is None else _BIGINT_STRUCT.pack(8, job.ended_at),
+        )
+    except struct.error as error:
+        raise contradiction_error(f"job {job.job_id.hex()} has a number too large for its end ({error})") from error
 
 
 def _encode_text(value: str) -> bytes:
     written = value.encode()
-    return _LENGTH.pack(len(written)) + written
+    return _LENGTH_STRUCT.pack(len(written)) + written
 
 
 @lru_cache(_AMOUNT_CACHE_SIZE)
@@ -100,5 +102,7 @@ def _encode_numeric(value: int) -> bytes:
     while value:
         value, digit = divmod(value, _NUMERIC_BASE)
         digits.insert(0, digit)
-    many = len(digits)
-    return struct.pack(f">i{4 + many}h", 2 * (4 + many), many, max(0, many - 1), 0, 0, *digits)
+    digit_count = len(digits)
+    return struct.pack(
+        f">i{4 + digit_count}h", 2 * (4 + digit_count), digit_count, max(0, digit_count - 1), 0, 0, *digits
+    )

@@ -28,9 +28,9 @@ async def read_position(connection: Connection) -> IndexPosition | None:
     return IndexPosition(**row) if row is not None else None
 
 
-async def read_position_within_timeout(line: PreparedConnection) -> IndexPosition | None:
+async def read_position_within_timeout(reader: PreparedConnection) -> IndexPosition | None:
     """Return the position, or raise Retryable when the database does not answer in time."""
-    rows = await line.fetch(_SELECT_POSITION)
+    rows = await reader.fetch(_SELECT_POSITION)
     return IndexPosition(**rows[0]) if rows else None
 
 

@@ -10,22 +10,22 @@ from typing import Final
 import asyncpg
 import msgspec.structs
 
-from coordinatord.chain.indexer.changes import OPEN, Changes, Contradiction, JobPatch, NewJob, contradiction_error
+from coordinatord.chain.indexer.changes import OPEN, Contradiction, JobPatch, NewJob, RowChanges, contradiction_error
 from coordinatord.chain.indexer.job_rows import JOB_COLUMNS, POSTED_COLUMNS, encode_job_rows, encode_posted_rows
 from coordinatord.storage.database.connections import Connection
 
 
-async def write_patches(connection: Connection, changes: Changes) -> None:
+async def write_patches(connection: Connection, changes: RowChanges) -> None:
     """Write all changes except new jobs, in the caller's transaction. Call `write_new_jobs` first.
 
     Raise Retryable when the changes do not follow from the rows.
     """
-    for part, write in _WRITERS:
-        if getattr(changes, part):
+    for field, write in _WRITERS:
+        if getattr(changes, field):
             try:
                 await write(connection, changes)
-            except asyncpg.UniqueViolationError as twice:
-                raise _duplicate_row_error(part, twice) from twice
+            except asyncpg.UniqueViolationError as duplicate:
+                raise _duplicate_row_error(field, duplicate) from duplicate
 
 
 async def next_job_ordinal(connection: Connection) -> int:
@@ -49,17 +49,17 @@ async def _copy_jobs(connection: Connection, rows: bytes, columns: Sequence[str]
     # A memoryview, because asyncpg treats bytes as a path.
     try:
         await connection.copy_to_table("jobs", source=memoryview(rows), columns=columns, format="binary")
-    except asyncpg.UniqueViolationError as twice:
-        raise _duplicate_row_error("new_jobs", twice) from twice
+    except asyncpg.UniqueViolationError as duplicate:
+        raise _duplicate_row_error("new_jobs", duplicate) from duplicate
 
 
-def _duplicate_row_error(part: str, twice: asyncpg.UniqueViolationError) -> Contradiction:
-    return contradiction_error(f"a row of {part} already exists ({twice.detail})")
+def _duplicate_row_error(field: str, duplicate: asyncpg.UniqueViolationError) -> Contradiction:
+    return contradiction_error(f"a row of {field} already exists ({duplicate.detail})")
 
 
-async def _write_jobs(connection: Connection, changes: Changes) -> None:
+async def _write_jobs(connection: Connection, changes: RowChanges) -> None:
     patches = list(changes.jobs.values())
-    done = await connection.execute(
+    command_tag = await connection.execute(
         "update jobs set state = p.state, ended_because = p.ended_because,"
         " provider_id = coalesce(p.provider_id, jobs.provider_id),"
         " claimed_at = coalesce(p.claimed_at, jobs.claimed_at),"
@@ -72,13 +72,13 @@ async def _write_jobs(connection: Connection, changes: Changes) -> None:
         " where jobs.job_id = p.job_id and jobs.state = p.was",
         *_transpose([_patch_values(patch) for patch in patches]),
     )
-    _check_row_count(done, len(patches), "jobs")
+    _check_row_count(command_tag, len(patches), "jobs")
 
 
 def _patch_values(patch: JobPatch) -> tuple[object, ...]:
     return (
         patch.job_id,
-        patch.was,
+        patch.required_state,
         patch.state,
         patch.ended_because,
         patch.provider_id,
@@ -90,7 +90,7 @@ def _patch_values(patch: JobPatch) -> tuple[object, ...]:
     )
 
 
-async def _write_new_providers(connection: Connection, changes: Changes) -> None:
+async def _write_new_providers(connection: Connection, changes: RowChanges) -> None:
     await connection.executemany(
         "insert into providers (provider_id, operator, box_key, evidence, identity_at, listed, allow_all_models,"
         " reputation, requested, ceiling, capacity_at, active_jobs)"
@@ -99,10 +99,10 @@ async def _write_new_providers(connection: Connection, changes: Changes) -> None
     )
 
 
-async def _write_providers(connection: Connection, changes: Changes) -> None:
-    # An identity is always complete, and a box key of zeros means no key.
+async def _write_providers(connection: Connection, changes: RowChanges) -> None:
+    # A patch with `identity_at` also sets the box key. A box key of zeros means no key.
     patches = list(changes.providers.values())
-    done = await connection.execute(
+    command_tag = await connection.execute(
         "update providers set operator = coalesce(p.operator, providers.operator),"
         " box_key = case when p.identity_at is null then providers.box_key"
         " else nullif(p.box_key, decode(repeat('00', 32), 'hex')) end,"
@@ -122,7 +122,7 @@ async def _write_providers(connection: Connection, changes: Changes) -> None:
         " where providers.provider_id = p.provider_id",
         *_transpose([_row_values(patch) for patch in patches]),
     )
-    _check_row_count(done, len(patches), "providers")
+    _check_row_count(command_tag, len(patches), "providers")
     moved = [patch for patch in patches if patch.operator is not None]
     if moved:
         # End the sessions of the previous operator. A reorg does not restore a session: the wallet signs in again.
@@ -134,17 +134,17 @@ async def _write_providers(connection: Connection, changes: Changes) -> None:
         )
 
 
-async def _delete_removed_providers(connection: Connection, changes: Changes) -> None:
+async def _delete_removed_providers(connection: Connection, changes: RowChanges) -> None:
     """Delete deregistered providers. Keep their jobs. Also keep their asks, because readers use only the asks of listed
     providers."""
-    gone = list(changes.gone_providers)
-    done = await connection.execute("delete from providers where provider_id = any($1::bigint[])", gone)
-    if done != f"DELETE {len(gone)}":
+    provider_ids = list(changes.removed_providers)
+    command_tag = await connection.execute("delete from providers where provider_id = any($1::bigint[])", provider_ids)
+    if command_tag != f"DELETE {len(provider_ids)}":
         raise contradiction_error("an unknown provider is deregistered")
-    await connection.execute("delete from sessions where provider_id = any($1::bigint[])", gone)
+    await connection.execute("delete from sessions where provider_id = any($1::bigint[])", provider_ids)
 
 
-async def _write_provider_models(connection: Connection, changes: Changes) -> None:
+async def _write_provider_models(connection: Connection, changes: RowChanges) -> None:
     allowed = [pair for pair, yes in changes.provider_models.items() if yes]
     refused = [pair for pair, yes in changes.provider_models.items() if not yes]
     if allowed:
@@ -161,7 +161,7 @@ async def _write_provider_models(connection: Connection, changes: Changes) -> No
         )
 
 
-async def _write_models(connection: Connection, changes: Changes) -> None:
+async def _write_models(connection: Connection, changes: RowChanges) -> None:
     await connection.executemany(
         "insert into models (model_id, name, enabled, owned_by, params_schema) values ($1, $2, $3, $4, $5)"
         " on conflict (model_id) do update set name = excluded.name, enabled = excluded.enabled,"
@@ -170,7 +170,7 @@ async def _write_models(connection: Connection, changes: Changes) -> None:
     )
 
 
-async def _write_slas(connection: Connection, changes: Changes) -> None:
+async def _write_slas(connection: Connection, changes: RowChanges) -> None:
     await connection.executemany(
         "insert into slas (sla_secs, allowed) values ($1, $2)"
         " on conflict (sla_secs) do update set allowed = excluded.allowed",
@@ -178,7 +178,7 @@ async def _write_slas(connection: Connection, changes: Changes) -> None:
     )
 
 
-async def _write_fees(connection: Connection, changes: Changes) -> None:
+async def _write_fees(connection: Connection, changes: RowChanges) -> None:
     await connection.execute(
         "insert into fees (fee_bps, gas_fee) values ($1, $2)"
         " on conflict (only_row) do update set fee_bps = excluded.fee_bps, gas_fee = excluded.gas_fee",
@@ -186,10 +186,10 @@ async def _write_fees(connection: Connection, changes: Changes) -> None:
     )
 
 
-async def _write_asks(connection: Connection, changes: Changes) -> None:
-    standing = [(*key, str(rates[0]), str(rates[1])) for key, rates in changes.asks.items() if rates is not None]
+async def _write_asks(connection: Connection, changes: RowChanges) -> None:
+    published = [(*key, str(rates[0]), str(rates[1])) for key, rates in changes.asks.items() if rates is not None]
     withdrawn = [key for key, rates in changes.asks.items() if rates is None]
-    if standing:
+    if published:
         await connection.execute(
             "insert into asks (provider_id, model_id, sla, rate_in, rate_out)"
             " select provider_id, model_id, sla, rate_in::numeric, rate_out::numeric"
@@ -197,7 +197,7 @@ async def _write_asks(connection: Connection, changes: Changes) -> None:
             " as q(provider_id, model_id, sla, rate_in, rate_out)"
             " on conflict (provider_id, model_id, sla)"
             " do update set rate_in = excluded.rate_in, rate_out = excluded.rate_out",
-            *_transpose(standing),
+            *_transpose(published),
         )
     if withdrawn:
         await connection.execute(
@@ -207,7 +207,7 @@ async def _write_asks(connection: Connection, changes: Changes) -> None:
         )
 
 
-async def _write_ask_times(connection: Connection, changes: Changes) -> None:
+async def _write_ask_times(connection: Connection, changes: RowChanges) -> None:
     await connection.execute(
         "insert into ask_times (provider_id, signed_at) select * from unnest($1::bigint[], $2::bigint[])"
         " on conflict (provider_id) do update set signed_at = excluded.signed_at",
@@ -215,7 +215,7 @@ async def _write_ask_times(connection: Connection, changes: Changes) -> None:
     )
 
 
-async def _write_allowlist(connection: Connection, changes: Changes) -> None:
+async def _write_allowlist(connection: Connection, changes: RowChanges) -> None:
     await connection.executemany(
         "insert into allowlist (key, status, entry) values ($1, $2, $3)"
         " on conflict (key) do update set status = excluded.status, entry = excluded.entry",
@@ -224,11 +224,11 @@ async def _write_allowlist(connection: Connection, changes: Changes) -> None:
 
 
 # New rows come before patches that could conflict with them in a constraint.
-_WRITERS: Final[tuple[tuple[str, Callable[[Connection, Changes], Awaitable[None]]], ...]] = (
+_WRITERS: Final[tuple[tuple[str, Callable[[Connection, RowChanges], Awaitable[None]]], ...]] = (
     ("jobs", _write_jobs),
     ("new_providers", _write_new_providers),
     ("providers", _write_providers),
-    ("gone_providers", _delete_removed_providers),
+    ("removed_providers", _delete_removed_providers),
     ("provider_models", _write_provider_models),
     ("models", _write_models),
     ("slas", _write_slas),
@@ -253,9 +253,9 @@ def _numeric_text(number: int | None) -> str | None:
     return None if number is None else str(number)
 
 
-def _check_row_count(done: str, wanted: int, table: str) -> None:
-    if done != f"UPDATE {wanted}":
-        raise contradiction_error(f"not all of the {wanted} changed rows of {table} exist in the required state")
+def _check_row_count(command_tag: str, expected: int, table: str) -> None:
+    if command_tag != f"UPDATE {expected}":
+        raise contradiction_error(f"not all of the {expected} changed rows of {table} exist in the required state")
 
 
 _DROP_INDEXES: Final = """

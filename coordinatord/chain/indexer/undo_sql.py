@@ -39,20 +39,20 @@ async def start_journal(connection: Connection, block_number: int) -> None:
     await connection.execute("select set_config('svc.journal_block', $1::bigint::text, true)", block_number)
 
 
-async def append_blocks(connection: Connection, blocks: Sequence[IndexedBlock], window: int) -> None:
-    """Append journaled blocks to the run, and drop blocks more than `window` below the last one."""
+async def append_index_blocks(connection: Connection, blocks: Sequence[IndexedBlock], undo_window: int) -> None:
+    """Append journaled blocks to `index_blocks`, and drop blocks more than `undo_window` below the last one."""
     await connection.execute(
         "with dropped as (delete from index_blocks where number < $5),"
         " forgotten as (delete from undo_journal where block_number <= $5)"
         " insert into index_blocks (number, hash, parent_hash, time)"
         " select * from unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[])",
         *zip(*[attrs.astuple(block) for block in blocks], strict=True),
-        blocks[-1].number - window,
+        blocks[-1].number - undo_window,
     )
 
 
-async def restart_block_run(connection: Connection, block: IndexedBlock) -> None:
-    """Start a new run at `block`. Earlier changes were not journaled and cannot be undone.
+async def restart_index_blocks(connection: Connection, block: IndexedBlock) -> None:
+    """Empty `index_blocks`, and start it again at `block`. Earlier changes were not journaled and cannot be undone.
 
     This is one statement because each round trip delays a backfill.
     """
@@ -66,22 +66,22 @@ async def restart_block_run(connection: Connection, block: IndexedBlock) -> None
     )
 
 
-async def read_run_blocks(connection: Connection, upto: int, count: int) -> list[IndexedBlock]:
-    """Return the blocks of the run at and below `upto`, highest first."""
+async def read_index_blocks(connection: Connection, highest: int, count: int) -> list[IndexedBlock]:
+    """Return up to `count` blocks of `index_blocks` at and below `highest`, highest first."""
     rows = await connection.fetch(
         "select number, hash, parent_hash, time from index_blocks where number <= $1 order by number desc limit $2",
-        upto,
+        highest,
         count,
     )
     return [IndexedBlock(**row) for row in rows]
 
 
 async def undo_above(connection: Connection, block_number: int) -> None:
-    """Restore every row to its state at `block_number`, a block of the run."""
+    """Restore every row to its state at `block_number`, a block in `index_blocks`."""
     await connection.execute("delete from jobs where posted_block > $1", block_number)
     for table, key in UNDOABLE_TABLES.items():
         saved = ", ".join(f"r.{column}" for column in key)
-        kept = " and (o.r).posted_block <= $2" if table == "jobs" else ""
+        kept_filter = " and (o.r).posted_block <= $2" if table == "jobs" else ""
         # The interpolated names are constants of this module.
         journal = (
             f" from undo_journal j cross join jsonb_populate_record(null::{table}, j.saved) r"
@@ -94,7 +94,7 @@ async def undo_above(connection: Connection, block_number: int) -> None:
         await connection.execute(
             f"insert into {table} select (o.r).* from ("
             f" select distinct on ({saved}) j.inserted, r{journal} order by {saved}, j.seq) o"
-            f" where not o.inserted{kept}",
+            f" where not o.inserted{kept_filter}",
             table,
             block_number,
         )

@@ -19,7 +19,7 @@ from coordinatord.chain.relayer.op_gas import PlannedGas
 from coordinatord.chain.relayer.role import RelayerRole
 from coordinatord.chain.relayer.signers import AccountSigner
 from coordinatord.chain.relayer.tx_size import AdaptiveTxLimits
-from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_quantity, decode_result, retryable_of
+from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_quantity, decode_result, to_retryable
 from coordinatord.chain.rpc.errors import RpcError
 
 log = structlog.get_logger(__name__)
@@ -53,7 +53,8 @@ class RelayerAccount:
     chain_id: int
     signer: AccountSigner
     pending: PendingTxs
-    # Transactions with nonces that foreign transactions used recently. They may be mined after a reorg.
+    # Transactions whose nonces were recently used by foreign transactions, which this deployment did not sign. A reorg
+    # may still get them mined.
     lost: PendingTxs
     # Nonces below this number are used, as of the block last read.
     nonce_floor: int = 0
@@ -64,13 +65,13 @@ class RelayerAccount:
     pool_end: int = 0
     # True if the pools of all nodes were read in this term.
     pools_read: bool = False
-    # Used nonces that `adopt_forgotten` has already searched for in the blocks.
-    searched: set[int] = attrs.field(factory=set)
+    # Used nonces that `adopt_forgotten_transactions` has already searched for in the blocks.
+    searched_nonces: set[int] = attrs.field(factory=set)
     balance: int = 0
     market: FeeMarket = FeeMarket(0, _DEFAULT_TIP_WEI)
-    room: AdaptiveTxLimits = attrs.field(factory=AdaptiveTxLimits)
+    tx_limits: AdaptiveTxLimits = attrs.field(factory=AdaptiveTxLimits)
     ceiling: FeeCeiling = NO_CEILING
-    gas: PlannedGas = attrs.field(factory=PlannedGas)
+    planned_gas: PlannedGas = attrs.field(factory=PlannedGas)
     head: int = 0
     # None if the role is not checked.
     role: RelayerRole | None = None
@@ -96,16 +97,16 @@ class RelayerAccount:
 
     def find_watched(self, tx_hash: bytes) -> PendingTx | None:
         """Return the pending or lost transaction that has a version with this hash."""
-        return self.pending.with_hash(tx_hash) or self.lost.with_hash(tx_hash)
+        return self.pending.find_by_hash(tx_hash) or self.lost.find_by_hash(tx_hash)
 
     def watched_hashes(self) -> list[bytes]:
         return [version.hash for txs in (self.pending, self.lost) for tx in txs for version in tx.versions]
 
-    def precedes(self, tx_id: int | None) -> bool:
+    def precedes_new_txs(self, tx_id: int | None) -> bool:
         """Return True if the ops of this transaction come before everything that the account signs next: the
         transaction is pending, and no version of it is a self-transfer."""
-        tx = None if tx_id is None else self.pending.with_id(tx_id)
-        return tx is not None and not any(version.fills for version in tx.versions)
+        tx = None if tx_id is None else self.pending.find_by_id(tx_id)
+        return tx is not None and not any(version.is_self_transfer for version in tx.versions)
 
     async def read(self, rpc: Rpc, block: HeadBlock) -> None:
         """Read nonce, balance, fees and role at `block`. Name the block by its hash, so that no value comes from
@@ -123,13 +124,13 @@ class RelayerAccount:
             ]
         )
         if isinstance(nonce, RpcError):
-            raise retryable_of(nonce, "eth_getTransactionCount")
+            raise to_retryable(nonce, "eth_getTransactionCount")
         if isinstance(balance, RpcError):
-            raise retryable_of(balance, "eth_getBalance")
+            raise to_retryable(balance, "eth_getBalance")
         floor = decode_quantity(decode_result(nonce, str, "eth_getTransactionCount"))
         if floor != self.nonce_floor:
             self.nonce_floor, self.nonce_floor_since = floor, anyio.current_time()
-            self.searched = {nonce for nonce in self.searched if nonce < floor}
+            self.searched_nonces = {nonce for nonce in self.searched_nonces if nonce < floor}
         self.pool_end = self.nonce_floor
         if not isinstance(pool, RpcError):
             self._raise_pool_end(decode_quantity(decode_result(pool, str, "eth_getTransactionCount")))
@@ -148,14 +149,14 @@ class RelayerAccount:
         self.market = FeeMarket(base_fee, advised)
         if self.role is not None:
             self.role.learn_role(roles)
-        self.room.block_gas_limit = block.gas_limit
+        self.tx_limits.block_gas_limit = block.gas_limit
         self.head = block.number
 
-    def require_plausible_floor(self, stored_next: int | None) -> None:
-        """Raise Retryable if the node's count of used nonces is too high to be true. `stored_next` is the next nonce to
-        assign, or None for a new account."""
-        if self.nonce_floor > (_MAX_NONCE if stored_next is None else stored_next + _MAX_FOREIGN_NONCES):
-            message = f"the node counts {self.nonce_floor} used nonces, but only {stored_next or 0} were assigned"
+    def require_plausible_nonce_floor(self, stored_next_nonce: int | None) -> None:
+        """Raise Retryable if the node's count of used nonces is implausibly high. `stored_next_nonce` is the next nonce
+        to assign, or None for a new account."""
+        if self.nonce_floor > (_MAX_NONCE if stored_next_nonce is None else stored_next_nonce + _MAX_FOREIGN_NONCES):
+            message = f"the node counts {self.nonce_floor} used nonces, but only {stored_next_nonce or 0} were assigned"
             raise Retryable("chain_unreachable", message)
 
     async def read_pools(self, rpcs: Iterable[Rpc]) -> None:

@@ -17,7 +17,7 @@ from coordinatord.chain.contracts.relayed_calls import decode_calls
 from coordinatord.chain.relayer import results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import HeadBlock
-from coordinatord.chain.relayer.in_flight import PendingTx, Version
+from coordinatord.chain.relayer.in_flight import PendingTx, SignedVersion
 from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_quantity, decode_result
 from coordinatord.chain.rpc.errors import RpcError
 from coordinatord.storage.database.role_connection import RoleConnection
@@ -54,32 +54,32 @@ class _Sender(msgspec.Struct):
     from_: str = msgspec.field(name="from")
 
 
-async def adopt_forgotten(
-    term: RoleConnection,
+async def adopt_forgotten_transactions(
+    role_connection: RoleConnection,
     rpc: Rpc,
     account: RelayerAccount,
     head: HeadBlock,
     *,
-    wanted: set[int],
-    foreign: range = range(0),
+    nonces: set[int],
+    foreign_nonces: range = range(0),
 ) -> set[int]:
-    """Search the blocks for transactions with the nonces `wanted` that the database does not know, and store those
-    found. Return their nonces. `foreign` are used nonces without a row.
+    """Search the blocks for transactions with these nonces that the database does not know, and store the found
+    transactions. Return their nonces. `foreign_nonces` are used nonces without a row.
 
     If a pending transaction has the nonce and the same content, the bytes become another version of it.
     """
     chain_id, address = account.chain_id, account.address
-    found = await _find_own_transactions(rpc, account, head, wanted)
+    found = await _find_own_transactions(rpc, account, head, nonces)
     pending = {tx.nonce: tx for tx in account.pending}
     adopted: set[int] = set()
-    if any(tx.nonce in foreign for tx in found):
-        async with term.transaction() as connection:
-            await transactions_sql.insert_foreign_nonces(connection, chain_id, address, foreign)
+    if any(tx.nonce in foreign_nonces for tx in found):
+        async with role_connection.transaction() as connection:
+            await transactions_sql.insert_foreign_nonces(connection, chain_id, address, foreign_nonces)
     for tx in found:
         known = pending.get(tx.nonce)
         if known is not None and (known.target, known.calldata) != (tx.target, tx.calldata):
             continue
-        async with term.transaction() as connection:
+        async with role_connection.transaction() as connection:
             await transactions_sql.adopt_transaction(connection, chain_id, address, tx)
             await results_sql.record_carried_relays(connection, tx.id, tx.target, _decode_calls(tx.calldata))
         if known is not None:
@@ -88,17 +88,17 @@ async def adopt_forgotten(
             account.lost.add(tx)
         log.warning("forgotten transaction adopted", nonce=tx.nonce)
         adopted.add(tx.nonce)
-    account.searched |= wanted
+    account.searched_nonces |= nonces
     return adopted
 
 
 async def _find_own_transactions(
-    rpc: Rpc, account: RelayerAccount, head: HeadBlock, wanted: set[int]
+    rpc: Rpc, account: RelayerAccount, head: HeadBlock, nonces: set[int]
 ) -> list[PendingTx]:
     """Return the account's transactions with these nonces, from the head backwards."""
     found: dict[int, PendingTx] = {}
     last = head.number
-    while len(found) < len(wanted) and last >= 0 and last > head.number - MAX_SEARCHED_BLOCKS:
+    while len(found) < len(nonces) and last >= 0 and last > head.number - MAX_SEARCHED_BLOCKS:
         first = max(0, last - _BLOCKS_PER_REQUEST + 1)
         calls = [RpcCall("eth_getBlockByNumber", (hex(number), True)) for number in range(first, last + 1)]
         for answer in await rpc.batch(calls):
@@ -107,7 +107,7 @@ async def _find_own_transactions(
             block = decode_result(answer, _Block | None, "eth_getBlockByNumber")  # type: ignore[arg-type] # a union is a type to msgspec
             for raw in [] if block is None else block.transactions:
                 tx = _decode_own_transaction(raw, account)
-                if tx is not None and tx.nonce in wanted and account.find_watched(tx.latest.hash) is None:
+                if tx is not None and tx.nonce in nonces and account.find_watched(tx.latest.hash) is None:
                     found[tx.nonce] = tx
         last = first - 1
     return list(found.values())
@@ -135,7 +135,7 @@ def _decode_own_transaction(raw: msgspec.Raw, account: RelayerAccount) -> Pendin
     signature = b"".join((r, s, b"\x1c" if parity else b"\x1b"))
     if "0x" + signed.hash.hex() != tx.hash.lower() or recover_address(unsigned.digest, signature) != account.address:
         return None
-    version = Version(signed.hash, signed.raw, max_fee, max_tip, fills=False)
+    version = SignedVersion(signed.hash, signed.raw, max_fee, max_tip, is_self_transfer=False)
     return PendingTx(0, nonce, target, gas, [version], calldata)
 
 
@@ -144,4 +144,4 @@ def _decode_calls(calldata: bytes) -> Sequence[tuple[bytes, int | None]]:
         calls = decode_calls(calldata)
     except Refused:
         calls = None
-    return [(calldata, None)] if calls is None else [(call, place) for place, call in enumerate(calls)]
+    return [(calldata, None)] if calls is None else [(call, index) for index, call in enumerate(calls)]

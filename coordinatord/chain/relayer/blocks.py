@@ -11,7 +11,7 @@ from coordinatord.chain.rpc.chain_data import Hash, Quantity
 from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_quantity, decode_result
 
 # Number of blocks that are remembered. No reorg is expected to go deeper.
-WINDOW_BLOCKS: Final = 256
+REORG_WINDOW_BLOCKS: Final = 256
 
 
 class _RawBlock(msgspec.Struct):
@@ -28,7 +28,7 @@ class _RawBlock(msgspec.Struct):
 class HeadBlock:
     number: int
     hash: str
-    parent: str
+    parent_hash: str
     gas_limit: int
     next_base_fee: int
     transactions: tuple[str, ...] = attrs.field(repr=False)
@@ -67,6 +67,6 @@ async def find_missing_blocks(rpc: Rpc, blocks: Sequence[tuple[int, bytes]]) -> 
     found = await read_blocks_by_number(rpc, [number for number, _ in blocks])
     return [
         block_hash
-        for (_, block_hash), there in zip(blocks, found, strict=True)
-        if there is None or there.hash != "0x" + block_hash.hex()
+        for (_, block_hash), block in zip(blocks, found, strict=True)
+        if block is None or block.hash != "0x" + block_hash.hex()
     ]

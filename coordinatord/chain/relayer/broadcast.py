@@ -16,8 +16,8 @@ import structlog
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.in_flight import ENDPOINT_REFUSED, RATE_LIMITED, PendingTx, Version
-from coordinatord.chain.rpc.client import CALLS_PER_REQUEST, Rpc, RpcCall, retryable_of
+from coordinatord.chain.relayer.in_flight import ENDPOINT_REFUSED, RATE_LIMITED, PendingTx, SignedVersion
+from coordinatord.chain.rpc.client import CALLS_PER_REQUEST, Rpc, RpcCall, to_retryable
 from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 
 log = structlog.get_logger(__name__)
@@ -38,8 +38,8 @@ class SendResult(enum.Enum):
     REJECTED = "refused with an unknown message"
     NOT_SERVED = "the endpoint does not accept transactions: it did not pass on the bytes"
     RATE_LIMITED = "the node rate-limits requests; retry the same bytes later"
-    NOT_NOW = "refused for the moment, not because of the bytes; retry the same bytes later"
-    LATER = "no answer: a node may have the bytes; retry the same bytes later"
+    REFUSED_FOR_NOW = "refused for the moment, not because of the bytes; retry the same bytes later"
+    NO_ANSWER = "no answer: a node may have the bytes; retry the same bytes later"
 
 
 _RESULT_OF_ERROR: Final = {
@@ -50,17 +50,22 @@ _RESULT_OF_ERROR: Final = {
     RpcErrorKind.OVERSIZED: SendResult.OVERSIZED,
     RpcErrorKind.TOO_LITTLE_GAS: SendResult.UNSENDABLE,
     RpcErrorKind.REFUSED: SendResult.NOT_SERVED,
-    RpcErrorKind.NONCE_TOO_HIGH: SendResult.NOT_NOW,
-    RpcErrorKind.NO_FUNDS: SendResult.NOT_NOW,
-    RpcErrorKind.POOL_FULL: SendResult.NOT_NOW,
+    RpcErrorKind.NONCE_TOO_HIGH: SendResult.REFUSED_FOR_NOW,
+    RpcErrorKind.NO_FUNDS: SendResult.REFUSED_FOR_NOW,
+    RpcErrorKind.POOL_FULL: SendResult.REFUSED_FOR_NOW,
     RpcErrorKind.RATE_LIMITED: SendResult.RATE_LIMITED,
 }
 # Outcomes after which the node may have the bytes.
-_MAY_BE_IN_POOL: Final = (SendResult.ACCEPTED, SendResult.NONCE_USED, SendResult.LATER)
+_MAYBE_IN_POOL_RESULTS: Final = (SendResult.ACCEPTED, SendResult.NONCE_USED, SendResult.NO_ANSWER)
 # Codes for callers if no node ever accepts the bytes. All other refusals are `rpc_internal`.
 _REFUSAL_CODES: Final = {SendResult.NOT_SERVED: ENDPOINT_REFUSED, SendResult.RATE_LIMITED: RATE_LIMITED}
 # Outcomes that are no verdict on the bytes, least informative first.
-_NO_VERDICT_RESULTS: Final = (SendResult.LATER, SendResult.RATE_LIMITED, SendResult.NOT_NOW, SendResult.NOT_SERVED)
+_NO_VERDICT_RESULTS: Final = (
+    SendResult.NO_ANSWER,
+    SendResult.RATE_LIMITED,
+    SendResult.REFUSED_FOR_NOW,
+    SendResult.NOT_SERVED,
+)
 
 
 @attrs.frozen(slots=True)
@@ -68,7 +73,7 @@ class SentVersion:
     """One version of a transaction, with each node's answer."""
 
     tx: PendingTx
-    version: Version
+    version: SignedVersion
     answers: tuple[SendResult, ...]
 
     @property
@@ -83,44 +88,47 @@ class SentVersion:
     @property
     def refusal(self) -> str | None:
         """Error code if no node has the bytes, or None when a node may have them."""
-        if any(answer in _MAY_BE_IN_POOL for answer in self.answers):
+        if any(answer in _MAYBE_IN_POOL_RESULTS for answer in self.answers):
             return None
         return _REFUSAL_CODES.get(self.outcome, "rpc_internal")
 
 
 async def broadcast(rpc: Rpc, txs: Sequence[PendingTx]) -> list[SentVersion]:
     """Send the latest version of each transaction to all nodes, in nonce order. All nodes receive the same bytes."""
-    sendings: list[SentVersion] = []
+    sent_versions: list[SentVersion] = []
     for start in range(0, len(txs), CALLS_PER_REQUEST):
-        sendings += await _send_to_all(rpc, [(tx, tx.latest) for tx in txs[start : start + CALLS_PER_REQUEST]])
-    return sendings
+        sent_versions += await _send_to_all(rpc, [(tx, tx.latest) for tx in txs[start : start + CALLS_PER_REQUEST]])
+    return sent_versions
 
 
-async def _send_to_all(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> list[SentVersion]:
-    others = rpc.others
-    answers = [[SendResult.LATER] * len(txs) for _ in (rpc, *others)]
+async def _send_to_all(rpc: Rpc, txs: Sequence[tuple[PendingTx, SignedVersion]]) -> list[SentVersion]:
+    others = rpc.other_nodes
+    answers = [[SendResult.NO_ANSWER] * len(txs) for _ in (rpc, *others)]
 
-    async def send_to(place: int, node: Rpc) -> None:
-        answers[place] = await _send_batch(node, txs)
+    async def send_to(index: int, node: Rpc) -> None:
+        answers[index] = await _send_batch(node, txs)
 
     async with anyio.create_task_group() as tasks:
-        for place, other in enumerate(others, 1):
-            tasks.start_soon(send_to, place, other)
+        for index, other in enumerate(others, 1):
+            tasks.start_soon(send_to, index, other)
         await send_to(0, rpc)
         # Slower nodes count as unanswered.
         tasks.cancel_scope.deadline = anyio.current_time() + _OTHER_NODES_TIMEOUT_S
-    return [SentVersion(tx, version, each) for (tx, version), each in zip(txs, zip(*answers, strict=True), strict=True)]
+    return [
+        SentVersion(tx, version, node_answers)
+        for (tx, version), node_answers in zip(txs, zip(*answers, strict=True), strict=True)
+    ]
 
 
-async def _send_batch(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> list[SendResult]:
+async def _send_batch(rpc: Rpc, txs: Sequence[tuple[PendingTx, SignedVersion]]) -> list[SendResult]:
     calls = [RpcCall("eth_sendRawTransaction", ("0x" + version.raw.hex(),)) for _, version in txs]
     try:
         answers = await rpc.batch(calls)
     except (Retryable, RpcError) as error:
         log.warning("broadcast not answered", transactions=len(txs), reason=str(error))
-        code = retryable_of(error, "a broadcast").code if isinstance(error, RpcError) else error.code
+        code = to_retryable(error, "a broadcast").code if isinstance(error, RpcError) else error.code
         # After any other failure, a node may have the bytes.
-        outcome = {code: sent for sent, code in _REFUSAL_CODES.items()}.get(code or "", SendResult.LATER)
+        outcome = {code: sent for sent, code in _REFUSAL_CODES.items()}.get(code or "", SendResult.NO_ANSWER)
         return [outcome] * len(txs)
     return [_classify_answer(tx, answer) for (tx, _), answer in zip(txs, answers, strict=True)]
 
@@ -137,20 +145,20 @@ def _classify_answer(tx: PendingTx, answer: object) -> SendResult:
     return outcome
 
 
-def apply_sent_versions(account: RelayerAccount, sendings: Sequence[SentVersion], now: float) -> None:
+def apply_sent_versions(account: RelayerAccount, sent_versions: Sequence[SentVersion], now: float) -> None:
     """Update the pending transactions and the size limits with the outcomes of a broadcast."""
-    for sending in sendings:
-        tx = sending.tx
-        if sending.refusal is not None:
-            tx.refusal = sending.refusal if tx.unsent else tx.refusal
+    for sent_version in sent_versions:
+        tx = sent_version.tx
+        if sent_version.refusal is not None:
+            tx.refusal = sent_version.refusal if tx.unsent else tx.refusal
         # An accepted self-transfer says nothing about the bytes that carry relays.
-        elif not (tx.unsent and sending.version.fills):
+        elif not (tx.unsent and sent_version.version.is_self_transfer):
             tx.refusal = None
-        tx.unsent = tx.unsent and sending.refusal is not None
+        tx.unsent = tx.unsent and sent_version.refusal is not None
         # If a newer version exists by now, this outcome does not apply to it: the newer version is broadcast
         # separately.
-        if tx.latest is sending.version:
-            _apply_outcome(account, tx, sending.outcome, now)
+        if tx.latest is sent_version.version:
+            _apply_outcome(account, tx, sent_version.outcome, now)
 
 
 def _apply_outcome(account: RelayerAccount, tx: PendingTx, outcome: SendResult, now: float) -> None:
@@ -164,10 +172,10 @@ def _apply_outcome(account: RelayerAccount, tx: PendingTx, outcome: SendResult, 
         case SendResult.UNDERPRICED:
             tx.underpriced = True
         case SendResult.TOO_MUCH_GAS:
-            account.room.lower_gas_limit(tx.gas, now)
+            account.tx_limits.lower_gas_limit(tx.gas, now)
             abandon_tx(tx, outcome.name.lower())
         case SendResult.OVERSIZED:
-            account.room.lower_byte_limit(len(tx.latest.raw), now)
+            account.tx_limits.lower_byte_limit(len(tx.latest.raw), now)
             abandon_tx(tx, outcome.name.lower())
         case SendResult.UNSENDABLE:
             abandon_tx(tx, outcome.name.lower())
@@ -176,7 +184,7 @@ def _apply_outcome(account: RelayerAccount, tx: PendingTx, outcome: SendResult, 
 def abandon_tx(tx: PendingTx, reason: str) -> None:
     """Mark the transaction as unsendable, so that a self-transfer replaces it. Do nothing if the latest version is a
     self-transfer already."""
-    if tx.latest.fills or tx.unsendable:
+    if tx.latest.is_self_transfer or tx.unsendable:
         return
     tx.unsendable = True
     metrics.relay_replacements.labels(reason).inc()

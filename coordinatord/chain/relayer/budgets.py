@@ -127,7 +127,7 @@ class GasBudgets:
         budget = _BUDGET_OF_KIND[kind]
         standing = await self._standings.get(Spender(signer, budget))
         spending = Spending(signer, gas_estimate(kind, calldata_bytes), self.policy.limits_for(budget, standing))
-        if spending.limits.day is not None or spending.limits.newcomers is not None:
+        if spending.limits.daily_gas is not None or spending.limits.newcomers is not None:
             exhausted = await self._exhausted.get(spending)
             if exhausted is not None and not await self.is_under_way(subject):
                 raise over_budget_error(exhausted)

@@ -14,7 +14,7 @@ import attrs
 
 from common.api.states import JobState
 from coordinatord.chain.relayer.transactions_sql import MinedTx
-from coordinatord.storage.database.columns import columns
+from coordinatord.storage.database.columns import to_columns
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.prepared import PreparedConnection
 
@@ -51,13 +51,15 @@ class GasLimits:
     that all newcomers share."""
 
     budget: Budget
-    hour: int | None
-    day: int | None
+    hourly_gas: int | None
+    daily_gas: int | None
     newcomers: "tuple[int, int] | None" = None
 
 
 @attrs.frozen(slots=True)
 class Spender:
+    """Signer, with the budget that its op counts towards."""
+
     signer: bytes
     budget: Budget
 
@@ -66,19 +68,19 @@ class Spender:
 class Standing:
     """Settled jobs and promised amounts of a signer. `settled` counts the signer's settled jobs of the last week.
     `listed` is True for a listed provider. `open_amounts` is the sum that claims of the owner's open jobs will collect,
-    up to the block `position`. `unindexed` is the same sum for posts that are not indexed at that block."""
+    up to the block `position`. `unindexed_amounts` is the same sum for posts that are not indexed at that block."""
 
     settled: int
     listed: bool
     position: int
     open_amounts: int
-    unindexed: int
+    unindexed_amounts: int
 
 
 async def read_standings(
-    line: "PreparedConnection | Connection", spenders: Sequence[Spender]
+    reader: "PreparedConnection | Connection", spenders: Sequence[Spender]
 ) -> dict[Spender, Standing]:
-    rows = await line.fetch(
+    rows = await reader.fetch(
         "select a.place, (o.settled + v.settled) as settled, v.listed, coalesce(p.block_number, -1) as position,"
         " o.amounts::text as amounts, o.unindexed::text as unindexed"
         " from unnest($1::bytea[], $2::boolean[]) with ordinality as a(signer, owns, place)"
@@ -119,22 +121,22 @@ class Spending:
 
 
 async def read_exhausted_budgets(
-    line: PreparedConnection, spendings: Sequence[Spending]
+    reader: PreparedConnection, spendings: Sequence[Spending]
 ) -> dict[Spending, Budget | None]:
     """Return, for each spending, the budget that has no room for the estimate: the signer's budget, or the budget of
     all newcomers, or None if both have room."""
-    rows = await line.fetch(
+    rows = await reader.fetch(
         "select a.place, a.day is null or gas_fits(a.signer, a.budget, a.estimate, a.hour, a.day) as own_fits,"
         " a.all_day is null or gas_fits('', 'newcomers', a.estimate, a.all_hour, a.all_day) as newcomers_fit"
         " from unnest($1::bytea[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])"
         " with ordinality as a(signer, budget, estimate, hour, day, all_hour, all_day, place)",
-        [one.signer for one in spendings],
-        [one.limits.budget.value for one in spendings],
-        [one.estimate for one in spendings],
-        [one.limits.hour for one in spendings],
-        [one.limits.day for one in spendings],
-        [one.limits.newcomers[0] if one.limits.newcomers else None for one in spendings],
-        [one.limits.newcomers[1] if one.limits.newcomers else None for one in spendings],
+        [spending.signer for spending in spendings],
+        [spending.limits.budget.value for spending in spendings],
+        [spending.estimate for spending in spendings],
+        [spending.limits.hourly_gas for spending in spendings],
+        [spending.limits.daily_gas for spending in spendings],
+        [spending.limits.newcomers[0] if spending.limits.newcomers else None for spending in spendings],
+        [spending.limits.newcomers[1] if spending.limits.newcomers else None for spending in spendings],
     )
     exhausted: dict[Spending, Budget | None] = {}
     for row in rows:
@@ -148,9 +150,9 @@ async def count_fitting_ops(connection: Connection, spending: Spending, limit: i
     """Return how many ops of this estimate fit now, at most `limit`. The first op of an hour and of a day always fits,
     as in `gas_fits`."""
     limits, estimate = spending.limits, spending.estimate
-    left = limit
+    fitting = limit
     pools: list[tuple[bytes, Budget, int | None, int | None]] = [
-        (spending.signer, limits.budget, limits.hour, limits.day)
+        (spending.signer, limits.budget, limits.hourly_gas, limits.daily_gas)
     ]
     if limits.newcomers is not None:
         pools.append((ALL_NEWCOMERS, Budget.NEWCOMERS, *limits.newcomers))
@@ -161,8 +163,8 @@ async def count_fitting_ops(connection: Connection, spending: Spending, limit: i
         in_hour, in_day = row["in_hour"], row["in_day"]
         fits_hour = max((hour - in_hour) // estimate, 1 if in_hour == 0 else 0)
         fits_day = max((day - in_day) // estimate, 1 if in_day == 0 else 0)
-        left = max(min(left, fits_hour, fits_day), 0)
-    return left
+        fitting = max(min(fitting, fits_hour, fits_day), 0)
+    return fitting
 
 
 async def book_gas(connection: Connection, mined: Sequence[MinedTx]) -> dict[str, int]:
@@ -186,7 +188,7 @@ async def book_gas(connection: Connection, mined: Sequence[MinedTx]) -> dict[str
         "  select tx_id, signer, kind, newcomer, current_hour(), sum(gas) from shares"
         "  group by tx_id, signer, kind, newcomer returning kind, gas)"
         " select kind, sum(gas)::bigint as gas from rows group by kind",
-        *columns(mined, "tx_id", "gas_used", "fills"),
+        *to_columns(mined, "tx_id", "gas_used", "is_self_transfer"),
     )
     return {row["kind"]: row["gas"] for row in rows}
 
@@ -219,4 +221,4 @@ async def read_top_spenders(connection: Connection, limit: int) -> list[TopSpend
         ALL_NEWCOMERS,
     )
     spenders = [TopSpender(*row) for row in rows]
-    return sorted(spenders, key=lambda one: (-one.last_day, one.signer, one.kind))[:limit]
+    return sorted(spenders, key=lambda spender: (-spender.last_day, spender.signer, spender.kind))[:limit]

@@ -20,8 +20,8 @@ from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.coalesce import SimulatedRelay
 from coordinatord.chain.relayer.outbox_sql import RelayKind, StoredRelay
-from coordinatord.chain.relayer.results_sql import find_undecided_with
-from coordinatord.chain.relayer.simulate import CallData, simulate_sequences
+from coordinatord.chain.relayer.results_sql import find_undecided_of_same_subjects
+from coordinatord.chain.relayer.simulate import ContractCall, simulate_sequences
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 from coordinatord.storage.database.connections import Connection
@@ -39,15 +39,14 @@ _SIMULATION_UNAVAILABLE_ERRORS: Final = (RpcErrorKind.REFUSED, RpcErrorKind.UNSU
 
 @attrs.frozen(slots=True)
 class _ChainedOp:
-    """Op of a chain. `gas` is its gas limit. `tried` is True for an op that reverts alone and is tried after the ops
-    before it."""
+    """Op of a chain. `gas` is its gas limit. An op that `reverts_alone` is simulated after the ops before it."""
 
     relay: StoredRelay
     gas: int
-    tried: bool
+    reverts_alone: bool
 
     @property
-    def call(self) -> CallData:
+    def call(self) -> ContractCall:
         return self.relay.target, self.relay.calldata
 
 
@@ -60,17 +59,17 @@ class ChainedOpSimulator:
         self._paused_until = 0.0
 
     async def find_passing(
-        self, connection: Connection, passing: Sequence[SimulatedRelay], behind: Sequence[StoredRelay]
+        self, connection: Connection, passing: Sequence[SimulatedRelay], reverting: Sequence[StoredRelay]
     ) -> list[SimulatedRelay]:
-        """Simulate the relays of `behind`, each of which reverts alone, after the undecided ops of their jobs. Return
-        the relays that pass. `passing` are the relays of this round that pass alone."""
+        """Simulate each relay of `reverting`, which reverts alone, after the undecided ops of its job. Return the
+        relays that pass. `passing` are the relays of this round that pass alone."""
         if anyio.current_time() < self._paused_until:
             return []
-        under_way = await find_undecided_with(connection, [relay.id for relay in behind])
-        first = {one.relay.id for one in passing if not one.relay.requeued}
-        tried = {relay.id for relay in behind if relay.kind in JOB_KINDS and not relay.requeued}
+        under_way = await find_undecided_of_same_subjects(connection, [relay.id for relay in reverting])
+        passing_ids = {one.relay.id for one in passing if not one.relay.requeue_count}
+        reverts_alone = {relay.id for relay in reverting if relay.kind in JOB_KINDS and not relay.requeue_count}
         jobs = groupby(sorted(under_way, key=attrgetter("subject", "id")), key=attrgetter("subject"))
-        chains = [chain for _, job in jobs if (chain := self._find_chain(job, first, tried))]
+        chains = [chain for _, job in jobs if (chain := self._find_chain(job, passing_ids, reverts_alone))]
         if not chains:
             return []
         try:
@@ -93,36 +92,36 @@ class ChainedOpSimulator:
         ]
 
     def _find_chain(
-        self, job: Iterable[StoredRelay], first: AbstractSet[int], tried: AbstractSet[int]
+        self, job: Iterable[StoredRelay], passing_ids: AbstractSet[int], reverts_alone: AbstractSet[int]
     ) -> list[_ChainedOp]:
-        """Return the undecided ops of a job that this account sends in this order, up to the last tried op. Return an
-        empty list if no op comes before the first tried op."""
+        """Return the undecided ops of a job that this account sends in this order, up to the last op that reverts
+        alone. Return an empty list if the first op reverts alone."""
         chain: list[_ChainedOp] = []
         for op in job:
-            limit = self._account.gas.limit(op.kind, len(op.calldata))
-            is_ours = op.id in first or op.id in tried or self._account.precedes(op.tx_id)
+            limit = self._account.planned_gas.limit(op.kind, len(op.calldata))
+            is_ours = op.id in passing_ids or op.id in reverts_alone or self._account.precedes_new_txs(op.tx_id)
             if not is_ours or limit is None or (chain and op.target != chain[0].relay.target):
                 # Later ops wait behind an op that another account sends, that is not sent now, or that goes to another
                 # registry.
                 break
-            chain.append(_ChainedOp(op, limit, op.id in tried))
-        while chain and not chain[-1].tried:
+            chain.append(_ChainedOp(op, limit, op.id in reverts_alone))
+        while chain and not chain[-1].reverts_alone:
             chain.pop()
-        return [] if not chain or chain[0].tried else chain
+        return [] if not chain or chain[0].reverts_alone else chain
 
     def _select_passing(self, chain: Sequence[_ChainedOp], passed: Sequence[bool]) -> list[SimulatedRelay]:
-        """Return the tried ops that pass. An op that does not pass is not sent, so it does not affect the ops after
-        it."""
+        """Return the ops that revert alone but pass in this chain. An op that does not pass is not sent, so it does not
+        affect the ops after it."""
         found: list[SimulatedRelay] = []
         after = chain[0].relay
         for link, passes in zip(chain, passed, strict=True):
             relay = link.relay
-            if link.tried and not passes:
+            if link.reverts_alone and not passes:
                 continue
-            if link.tried:
-                share = self._account.gas.share(relay.kind, len(relay.calldata), link.gas)
+            if link.reverts_alone:
+                share = self._account.planned_gas.share(relay.kind, len(relay.calldata), link.gas)
                 found.append(SimulatedRelay(relay, link.gas, share, after.id))
-            # `after` stays at an unsigned op, which must be in the same transaction. Signed ops are sent first anyway.
+            # The next op builds on the last unsigned op, which must share its transaction. Signed ops are sent earlier.
             if relay.tx_id is None or after.tx_id is not None:
                 after = relay
         return found

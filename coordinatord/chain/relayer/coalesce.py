@@ -28,7 +28,7 @@ _CALL_FLOOR_GAS: Final = 40 * _CALL_OVERHEAD_BYTES
 
 
 class Rank(enum.IntEnum):
-    """Order in which ops continue when funds run out or fees rise."""
+    """Urgency of an op. When funds run out or fees rise, the most urgent ops continue longest."""
 
     # Settle, fail and reclaim, which release a client's money.
     EXIT = 0
@@ -52,53 +52,53 @@ def rank_of(kind: RelayKind) -> Rank:
 @attrs.frozen(slots=True)
 class SimulatedRelay:
     """Relay that the chain would accept now. `gas` is enough for the relay alone. `share` is the gas that the relay
-    adds to a transaction of several. `after` is the id of the undecided relay that this relay builds on, which was
-    signed earlier or belongs to the same round."""
+    adds to a transaction of several. `builds_on` is the id of the undecided relay that this relay builds on, which
+    was signed earlier or belongs to the same round."""
 
     relay: StoredRelay
     gas: int
     share: int
-    after: int | None = None
+    builds_on: int | None = None
 
 
 @attrs.frozen(slots=True)
 class PlannedTx:
     """Transaction to be signed. `relays` are sent in this order, and a single relay is the whole transaction.
-    `expected` is the gas that several relays should use, without margin, or 0 if unknown."""
+    `expected_gas` is the gas that several relays should use, without margin, or 0 if unknown."""
 
     target: bytes
     calldata: bytes = attrs.field(repr=False)
     gas: int
     rank: Rank
     relays: tuple[StoredRelay, ...]
-    expected: int = 0
+    expected_gas: int = 0
 
-    def call_index(self, place: int) -> int | None:
-        return place if len(self.relays) > 1 else None
+    def call_index(self, index: int) -> int | None:
+        return index if len(self.relays) > 1 else None
 
 
-def coalesce(simulated: Iterable[SimulatedRelay], *, max_ops: int, room: TxLimits) -> list[PlannedTx]:
+def coalesce(simulated: Iterable[SimulatedRelay], *, max_ops: int, tx_limits: TxLimits) -> list[PlannedTx]:
     """Return the transactions for these relays, in the order of their first relays."""
     groups: list[tuple[Rank, list[SimulatedRelay]]] = []
     open_groups: dict[tuple[bytes, Rank], list[SimulatedRelay]] = {}
     for chain in _group_chains(simulated):
         first, rank = chain[0].relay, max(rank_of(op.relay.kind) for op in chain)
         group = open_groups.get((first.target, rank))
-        if first.requeued or group is None or not _fit_together([*group, *chain], max_ops, room):
+        if first.requeue_count or group is None or not _fit_together([*group, *chain], max_ops, tx_limits):
             group = []
             groups.append((rank, group))
-            if not first.requeued:
+            if not first.requeue_count:
                 open_groups[first.target, rank] = group
-            while len(chain) > 1 and not _fit_together(chain, max_ops, room):
+            while len(chain) > 1 and not _fit_together(chain, max_ops, tx_limits):
                 # The removed op stays queued.
                 chain.pop()
         group += chain
-    return [_plan_transaction(rank, group, room) for rank, group in groups]
+    return [_plan_transaction(rank, group, tx_limits) for rank, group in groups]
 
 
-def _fit_together(ops: Sequence[SimulatedRelay], max_ops: int, room: TxLimits) -> bool:
+def _fit_together(ops: Sequence[SimulatedRelay], max_ops: int, tx_limits: TxLimits) -> bool:
     size = sum(len(op.relay.calldata) + _CALL_OVERHEAD_BYTES for op in ops)
-    return len(ops) <= max_ops and size <= room.bytes and _total_gas(ops) <= room.gas
+    return len(ops) <= max_ops and size <= tx_limits.bytes and _total_gas(ops) <= tx_limits.gas
 
 
 def _total_gas(ops: Sequence[SimulatedRelay]) -> int:
@@ -111,12 +111,12 @@ def _total_gas(ops: Sequence[SimulatedRelay]) -> int:
 def _group_chains(simulated: Iterable[SimulatedRelay]) -> list[list[SimulatedRelay]]:
     """Group ops with the ops that build on them, in order. A group takes the place of its first op in the input."""
     ops = {op.relay.id: op for op in simulated}
-    following = {op.after: op for op in ops.values() if op.after in ops}
+    following = {op.builds_on: op for op in ops.values() if op.builds_on in ops}
     chains: dict[int, list[SimulatedRelay]] = {}
     for op in ops.values():
         first = op
-        while first.after in ops:
-            first = ops[first.after]
+        while first.builds_on in ops:
+            first = ops[first.builds_on]
         if first.relay.id not in chains:
             chains[first.relay.id] = chain = [first]
             while (link := following.get(chain[-1].relay.id)) is not None:
@@ -124,11 +124,11 @@ def _group_chains(simulated: Iterable[SimulatedRelay]) -> list[list[SimulatedRel
     return list(chains.values())
 
 
-def limit_in_flight(plans: Sequence[PlannedTx], room: int) -> list[PlannedTx]:
-    """Return as many plans as fit, exits first. Part of the room is reserved for exits."""
-    exits = [plan for plan in plans if plan.rank is Rank.EXIT][:room]
+def limit_in_flight(plans: Sequence[PlannedTx], free_slots: int) -> list[PlannedTx]:
+    """Return as many plans as fit, exits first. Some slots are reserved for exits."""
+    exits = [plan for plan in plans if plan.rank is Rank.EXIT][:free_slots]
     others = [plan for plan in plans if plan.rank is not Rank.EXIT]
-    return exits + others[: max(room - len(exits) - RESERVED_EXIT_TX_COUNT, 0)]
+    return exits + others[: max(free_slots - len(exits) - RESERVED_EXIT_TX_COUNT, 0)]
 
 
 def split_affordable(
@@ -148,14 +148,14 @@ def split_affordable(
     return paid, unpaid
 
 
-def _plan_transaction(rank: Rank, ops: Sequence[SimulatedRelay], room: TxLimits) -> PlannedTx:
+def _plan_transaction(rank: Rank, ops: Sequence[SimulatedRelay], tx_limits: TxLimits) -> PlannedTx:
     relays = tuple(op.relay for op in ops)
     first = relays[0]
     if len(relays) == 1:
         # Each return to the queue doubles the margin, so that a call that ran out of gas gets enough in the end.
         alone = ops[0].gas
-        gas = alone + alone * (1 << first.requeued) // 4 + _SINGLE_OP_EXTRA_GAS
-        return PlannedTx(first.target, first.calldata, min(gas, room.gas), rank, relays)
+        gas = alone + alone * (1 << first.requeue_count) // 4 + _SINGLE_OP_EXTRA_GAS
+        return PlannedTx(first.target, first.calldata, min(gas, tx_limits.gas), rank, relays)
     calldata = relayed_calls.relay_calldata([_call_in_relay(op, before) for before, op in pairwise([None, *ops]) if op])
     expected = [expected_share(relay.kind, len(relay.calldata)) for relay in relays]
     return PlannedTx(
@@ -172,6 +172,6 @@ def _call_in_relay(op: SimulatedRelay, before: SimulatedRelay | None) -> bytes:
     """Return an op's calldata within a relay. A claim directly after its job's post is shortened, because the registry
     knows the terms from the post."""
     calldata = op.relay.calldata
-    if before is None or before.relay.kind is not RelayKind.POST or op.after != before.relay.id:
+    if before is None or before.relay.kind is not RelayKind.POST or op.builds_on != before.relay.id:
         return calldata
     return shorten_claim_calldata(calldata)

@@ -1,5 +1,4 @@
-"""Keep the transactions that began and ended jobs for a while. Delete old ones, which no caller waits for and no reorg
-reaches."""
+"""Keep the transactions that began and ended jobs until no caller waits for them and no reorg can reach them."""
 
 from typing import Final
 
@@ -42,8 +41,8 @@ async def read_job_transactions(connection: Connection, job_id: bytes) -> list[J
     """Return the transactions of a job that were relayed here and are still kept, and its ending, oldest first."""
     relayed = " union all ".join(
         f"select r.id, r.kind, t.mined_hash, t.block_number from relays r join relay_txs t on t.id = r.tx_id"
-        f" where r.subject = $1 and {which}"
-        for which in (IS_MINED_START, IS_MINED_EXIT)
+        f" where r.subject = $1 and {condition}"
+        for condition in (IS_MINED_START, IS_MINED_EXIT)
     )
     rows = await connection.fetch(f"{relayed} order by 1", job_id)
     found = [JobTransaction(*row[1:]) for row in rows if row["mined_hash"] is not None]
@@ -82,8 +81,8 @@ async def drop_ended_relays(connection: Connection, older_than_seconds: int, lim
 
 
 async def drop_unused_transactions(connection: Connection, older_than_seconds: int, limit: int) -> int:
-    """Delete transactions that carry no relays, among the `limit` oldest transactions. Transactions become due in the
-    order of their ids. Return the number of deleted transactions."""
+    """Delete transactions that carry no relays, among the `limit` oldest transactions. Transactions with lower
+    ids become due first. Return the number of deleted transactions."""
     dropped = await connection.fetch(
         "with oldest as (select id, chain_id, account, nonce from (select * from relay_txs order by id limit $2) t"
         " where (t.block_number is not null or t.lost)"

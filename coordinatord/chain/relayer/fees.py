@@ -9,7 +9,7 @@ import attrs
 # Nodes replace a pending transaction only if both fee fields rise: by a tenth on some nodes, by 12.5 % on most.
 _BUMP_NUMERATOR: Final = 9
 _BUMP_DENOMINATOR: Final = 8
-_MAX_REFUSED_FEE_FACTOR: Final = 10
+_MAX_FEE_TO_MARKET_RATIO: Final = 10
 _GWEI: Final = 10**9
 _MAX_TIP_TO_MEDIAN_RATIO: Final = 3
 _MAX_FORECAST_TO_HEADER_RATIO: Final = 8
@@ -35,14 +35,14 @@ class FeeMarket:
 class FeeCeiling:
     """Highest fee that is ever offered. None means no limit.
 
-    A first offer uses at most half of the highest tip: a replacement must raise both fields, which is impossible with
-    the tip at its ceiling.
+    A first offer uses at most half of the highest tip. A replacement must raise both fields, which would be impossible
+    with the tip at its ceiling.
     """
 
     cap: int | None = None
     tip: int | None = None
 
-    def cap_fee(self, fee: Fee) -> Fee:
+    def limit_fee(self, fee: Fee) -> Fee:
         cap = fee.cap if self.cap is None else min(fee.cap, self.cap)
         tip = fee.tip if self.tip is None else min(fee.tip, self.tip // 2)
         return Fee(cap, min(tip, cap))
@@ -97,31 +97,31 @@ def next_base_fee(base_fee: int, gas_used: int, gas_limit: int) -> int:
     return base_fee - base_fee * (target - gas_used) // target // 8
 
 
-def plausible_tip(advised: int, rewards: Sequence[int], usual: int) -> int:
-    """Limit the tip that a node advises to three times the median tip of recent blocks, but not below `usual`. If no
-    recent block paid a tip, accept the advised tip."""
+def plausible_tip(advised: int, rewards: Sequence[int], default_tip: int) -> int:
+    """Limit the tip that a node advises to three times the median tip of recent blocks, or to `default_tip` if that is
+    higher. If no recent block paid a tip, accept the advised tip."""
     paid = [reward for reward in rewards if reward > 0]
     if not paid:
         return advised
-    return min(advised, max(_MAX_TIP_TO_MEDIAN_RATIO * int(statistics.median(paid)), usual))
+    return min(advised, max(_MAX_TIP_TO_MEDIAN_RATIO * int(statistics.median(paid)), default_tip))
 
 
-def plausible_base_fee(by_header: int, forecast: int) -> int:
+def plausible_base_fee(computed: int, forecast: int) -> int:
     """Return the base fee computed from the header or the node's forecast, whichever is higher. The forecast is limited
-    to eight times the computed fee. Chains differ in how fast their base fee moves."""
-    return max(by_header, min(forecast, _MAX_FORECAST_TO_HEADER_RATIO * by_header) if by_header else forecast)
+    to eight times the computed fee, which can be too low: chains differ in how fast their base fee moves."""
+    return max(computed, min(forecast, _MAX_FORECAST_TO_HEADER_RATIO * computed) if computed else forecast)
 
 
 def initial_fee(market: FeeMarket, ceiling: FeeCeiling = NO_CEILING) -> Fee:
     """Return a fee that suffices for six full blocks, after which the base fee may have doubled."""
-    return ceiling.cap_fee(Fee(2 * market.base_fee + market.tip, market.tip))
+    return ceiling.limit_fee(Fee(2 * market.base_fee + market.tip, market.tip))
 
 
 def replacement_fee(current: Fee, market: FeeMarket, *, refused: bool, ceiling: FeeCeiling = NO_CEILING) -> Fee | None:
     """Return the fee of a new version, or None while the current fee is enough or the ceiling allows no higher fee.
-    `refused` is True if a node called the fee too low. `refused` is ignored for a fee far above the market."""
+    `refused` is True if a node called the fee too low. A refusal of a fee far above the market is ignored."""
     wanted = initial_fee(market, ceiling)
-    if _covers_market(current, market) and (not refused or current.cap >= _MAX_REFUSED_FEE_FACTOR * wanted.cap):
+    if _covers_market(current, market) and (not refused or current.cap >= _MAX_FEE_TO_MARKET_RATIO * wanted.cap):
         return None
     raised = _raise_fee(current, wanted)
     return raised if ceiling.allows(raised) and not ceiling.is_below(market) else None
@@ -138,8 +138,8 @@ def _covers_market(fee: Fee, market: FeeMarket) -> bool:
     return fee.cap >= market.base_fee + min(fee.tip, market.tip) // 2
 
 
-def _raise_fee(current: Fee, wanted: Fee) -> Fee:
-    return Fee(max(_bump_amount(current.cap), wanted.cap), max(_bump_amount(current.tip), wanted.tip))
+def _raise_fee(current: Fee, target: Fee) -> Fee:
+    return Fee(max(_bump_amount(current.cap), target.cap), max(_bump_amount(current.tip), target.tip))
 
 
 def _bump_amount(amount: int) -> int:

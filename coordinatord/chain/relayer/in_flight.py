@@ -14,7 +14,8 @@ _MAX_RETRY_PAUSE_S: Final = 5.0
 REBROADCAST_INTERVAL_S: Final = 10.0
 # Longest delay in seconds between a block's state and its receipts.
 MAX_RECEIPT_LAG_S: Final = 1.0
-# The turn of a transaction that no node accepted is shorter by this factor.
+# A transaction's turn is the time that it has to be mined before its fee is raised. The turn of a transaction that no
+# node accepted is shorter by this factor.
 REFUSED_TURN_DIVISOR: Final = 5
 # Codes for `PendingTx.refusal`.
 RATE_LIMITED: Final = "rate_limited"
@@ -22,14 +23,14 @@ ENDPOINT_REFUSED: Final = "endpoint_refused"
 
 
 @attrs.frozen(slots=True)
-class Version:
-    """Signed bytes for a nonce. `fills` marks a self-transfer that carries no relay."""
+class SignedVersion:
+    """Signed bytes for a nonce. A self-transfer carries no relay and only uses up the nonce."""
 
     hash: bytes
     raw: bytes = attrs.field(repr=False)
     max_fee: int
     max_tip: int
-    fills: bool
+    is_self_transfer: bool
 
 
 @attrs.define(slots=True)
@@ -40,10 +41,10 @@ class PendingTx:
     nonce: int
     target: bytes
     gas: int
-    versions: list[Version]
+    versions: list[SignedVersion]
     calldata: bytes = attrs.field(default=b"", repr=False)
     # Time of the next broadcast, by the event loop's clock.
-    due: float = 0.0
+    next_send_at: float = 0.0
     # Consecutive broadcasts that no node accepted.
     failures: int = 0
     # True after a node refused the fee, or after the transaction's turn passed.
@@ -58,7 +59,7 @@ class PendingTx:
     # Code of the last refusal, as stored. None once a node may have the bytes.
     refusal: str | None = None
     # Expected gas of the carried ops, without margin. Only known for transactions signed in this term.
-    expected: int = 0
+    expected_gas: int = 0
     # Start of the transaction's current turn. None before a node's first verdict on the latest version.
     turn_started_at: float | None = None
     # Head at the start of the turn.
@@ -66,10 +67,10 @@ class PendingTx:
     # True if a node has the latest version.
     is_accepted: bool = False
     # Time at which the nonce was first seen as used without a receipt.
-    missed_at: float | None = None
+    receipt_missing_since: float | None = None
 
     @property
-    def latest(self) -> Version:
+    def latest(self) -> SignedVersion:
         return self.versions[-1]
 
     @property
@@ -79,15 +80,15 @@ class PendingTx:
     @property
     def max_cost(self) -> int:
         """Highest amount that the transaction may cost."""
-        return (BASE_GAS if self.latest.fills else self.gas) * self.latest.max_fee
+        return (BASE_GAS if self.latest.is_self_transfer else self.gas) * self.latest.max_fee
 
-    def add_version(self, version: Version) -> None:
+    def add_version(self, version: SignedVersion) -> None:
         self.versions.append(version)
-        self.due, self.failures, self.underpriced, self.unsendable = 0.0, 0, False, False
+        self.next_send_at, self.failures, self.underpriced, self.unsendable = 0.0, 0, False, False
         self.turn_started_at, self.is_accepted = None, False
 
     def record_accepted(self, now: float) -> None:
-        self.failures, self.due = 0, now + REBROADCAST_INTERVAL_S
+        self.failures, self.next_send_at = 0, now + REBROADCAST_INTERVAL_S
 
     def record_verdict(self, now: float, head: int, *, accepted: bool) -> None:
         """Record a node's verdict on the latest version. The first verdict, or the first acceptance, starts the
@@ -96,25 +97,25 @@ class PendingTx:
             self.turn_started_at, self.turn_start_head = now, head
         self.is_accepted |= accepted
 
-    def turn_has_passed(self, since: float, now: float, mined_within: float) -> bool:
+    def turn_has_passed(self, since: float, now: float, mined_within_s: float) -> bool:
         """Return True if the transaction's turn is over. The turn starts once a node has answered the latest version
-        and the nonce is the account's next nonce. `since` is the time at which it became the next nonce. The second
+        and the nonce is the account's next nonce. `since` is the time at which the nonce became the next. The second
         turn lasts twice as long as the first, and each later turn four times as long."""
         if self.turn_started_at is None:
             return False
-        turn = mined_within if self.is_accepted else mined_within / REFUSED_TURN_DIVISOR
+        turn = mined_within_s if self.is_accepted else mined_within_s / REFUSED_TURN_DIVISOR
         return now >= max(self.turn_started_at, since) + turn * (1 << min(self.turns_passed, 2))
 
     def record_missing_receipt(self, now: float) -> bool:
         """Record that the nonce is used and no receipt exists. Return True if this was first recorded at least
         MAX_RECEIPT_LAG_S ago: the transaction then counts as lost. A node may count a nonce as used before the node has
         the receipt."""
-        if self.missed_at is None:
-            self.missed_at = now
-        return now >= self.missed_at + MAX_RECEIPT_LAG_S
+        if self.receipt_missing_since is None:
+            self.receipt_missing_since = now
+        return now >= self.receipt_missing_since + MAX_RECEIPT_LAG_S
 
     def record_not_accepted(self, now: float) -> None:
-        self.due = now + min(_FIRST_RETRY_PAUSE_S * 2**self.failures, _MAX_RETRY_PAUSE_S)
+        self.next_send_at = now + min(_FIRST_RETRY_PAUSE_S * 2**self.failures, _MAX_RETRY_PAUSE_S)
         self.failures = min(self.failures + 1, 10)
 
 
@@ -141,7 +142,7 @@ class PendingTxs:
         for version in tx.versions:
             self._by_hash[version.hash] = tx
 
-    def replace(self, tx: PendingTx, version: Version) -> None:
+    def replace(self, tx: PendingTx, version: SignedVersion) -> None:
         tx.add_version(version)
         self._by_hash[version.hash] = tx
 
@@ -150,10 +151,10 @@ class PendingTxs:
         for version in tx.versions:
             del self._by_hash[version.hash]
 
-    def with_id(self, tx_id: int) -> PendingTx | None:
+    def find_by_id(self, tx_id: int) -> PendingTx | None:
         return self._by_id.get(tx_id)
 
-    def with_hash(self, tx_hash: bytes) -> PendingTx | None:
+    def find_by_hash(self, tx_hash: bytes) -> PendingTx | None:
         return self._by_hash.get(tx_hash)
 
     @property

@@ -1,4 +1,4 @@
-"""One round from the queue to signed transactions: take, simulate, plan, sign and store. Sending is separate.
+"""Turn queued relays into signed transactions, in rounds: take, simulate, plan, sign and store. Sending is separate.
 
 Relays of a round stay locked in the database, so that no other account takes them. A crash leaves them queued.
 """
@@ -25,65 +25,67 @@ from coordinatord.chain.relayer.coalesce import (
 )
 from coordinatord.chain.relayer.fees import initial_fee
 from coordinatord.chain.relayer.outbox_sql import RelayKind, StoredRelay
-from coordinatord.chain.relayer.queue_sql import Ending
+from coordinatord.chain.relayer.queue_sql import RelayEnding
 from coordinatord.chain.relayer.resolution import find_inconclusive_refusals
 from coordinatord.chain.relayer.role import KINDS_WITHOUT_ROLE, LACKING_ROLE_ERRORS
 from coordinatord.chain.relayer.settings import RelayerSettings
 from coordinatord.chain.relayer.signing import sign_planned
 from coordinatord.chain.relayer.simulate import NoVerdict, WouldPass, WouldRevert, simulate
-from coordinatord.chain.rpc.client import Rpc, retryable_of
+from coordinatord.chain.rpc.client import Rpc, to_retryable
 from coordinatord.chain.rpc.errors import RpcError
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.role_connection import RoleConnection
 
 log = structlog.get_logger(__name__)
 
-_MAX_TAKEN_RELAYS: Final = 512
+_MAX_RELAYS_PER_ROUND: Final = 512
 # Fills one transaction, so that a request that arrives during the round waits for at most one transaction of posts.
 _MAX_BATCH_POSTS: Final = 64
 
 
 class RelayIntake:
-    def __init__(self, term: RoleConnection, rpc: Rpc, account: RelayerAccount, settings: RelayerSettings) -> None:
-        self._term = term
+    def __init__(
+        self, role_connection: RoleConnection, rpc: Rpc, account: RelayerAccount, settings: RelayerSettings
+    ) -> None:
+        self._role_connection = role_connection
         self._rpc = rpc
         self._account = account
         self._settings = settings
         self._chained = ChainedOpSimulator(rpc, account)
 
     async def run_round(self) -> bool:
-        """Take relays from the queue, sign and store them. Return True when any was signed or ended.
+        """Take relays from the queue, sign and store them. Return True when any relay was signed or ended.
 
         Sign nothing while signed bytes are unsent, so that the queue's depth and timeout also cover a slow node. Raise
         Retryable when the node or the signer does not answer. The relays then stay queued.
         """
-        room = self._settings.max_in_flight - len(self._account.pending)
-        if room <= 0 or self._account.has_unsent:
+        free_slots = self._settings.max_in_flight - len(self._account.pending)
+        if free_slots <= 0 or self._account.has_unsent:
             return False
-        async with self._term.transaction() as connection:
-            relays = await self._take_relays(connection, room)
+        async with self._role_connection.transaction() as connection:
+            relays = await self._take_relays(connection, free_slots)
             if not relays:
                 return False
-            simulated, endings = await self._examine_relays(connection, relays)
+            simulated, endings = await self._simulate_relays(connection, relays)
             # The simulation may have lasted beyond the queue timeout of a relay.
-            overdue = await queue_sql.drop_overdue(connection, self._settings.queue_timeout_ms)
+            overdue = await queue_sql.drop_overdue_relays(connection, self._settings.queue_timeout_ms)
             simulated = _remove_dropped(overdue, simulated)
-            tx_room = self._account.room.limits_at(anyio.current_time())
-            planned = coalesce(simulated, max_ops=self._coalesce_max, room=tx_room)
-            plans, unpaid = self._split_affordable(limit_in_flight(planned, room), simulated)
+            limits = self._account.tx_limits.limits_at(anyio.current_time())
+            planned = coalesce(simulated, max_ops=self._max_ops_per_tx, tx_limits=limits)
+            plans, unpaid = self._split_affordable(limit_in_flight(planned, free_slots), simulated)
             # Drop unpaid relays only when nothing is pending: pending transactions may cost less than their reserved
             # maximum, which frees funds.
             if unpaid and not plans and not len(self._account.pending):
                 endings += [_dropped_ending(relay, "relayer_funds") for plan in unpaid for relay in plan.relays]
             # The bytes of requeued relays were sent, and callers may know them as mined. So such relays are not
             # dropped, but wait in the queue for missing funds or roles.
-            came_back = {relay.id for relay in relays if relay.requeued}
+            requeued_ids = {relay.id for relay in relays if relay.requeue_count}
             endings = [
                 ending
                 for ending in endings
-                if ending.id not in overdue and (ending.state == "refused" or ending.id not in came_back)
+                if ending.id not in overdue and (ending.state == "refused" or ending.id not in requeued_ids)
             ]
-            await queue_sql.end_queued(connection, endings)
+            await queue_sql.end_queued_relays(connection, endings)
             signed, unavailable = await sign_planned(connection, self._account, plans) if plans else ([], None)
         for tx in signed:
             self._account.pending.add(tx)
@@ -98,14 +100,14 @@ class RelayIntake:
             raise unavailable
         return bool(signed or endings or overdue)
 
-    async def _take_relays(self, connection: Connection, room: int) -> Sequence[StoredRelay]:
-        limit = min(_MAX_TAKEN_RELAYS, room * self._coalesce_max)
+    async def _take_relays(self, connection: Connection, free_slots: int) -> Sequence[StoredRelay]:
+        limit = min(_MAX_RELAYS_PER_ROUND, free_slots * self._max_ops_per_tx)
         # Another account may have the role, so the other kinds stay queued.
         kinds = KINDS_WITHOUT_ROLE if self._account.lacks_role else tuple(RelayKind)
-        return await queue_sql.take_relays(connection, limit, await self._count_batch_posts(connection), kinds)
+        return await queue_sql.take_relays(connection, limit, await self._max_batch_posts(connection), kinds)
 
     @property
-    def _coalesce_max(self) -> int:
+    def _max_ops_per_tx(self) -> int:
         """Highest number of ops per transaction. Without the role it is one, because `relay(bytes[])` requires the
         role."""
         return 1 if self._account.lacks_role else self._settings.coalesce_max
@@ -118,41 +120,41 @@ class RelayIntake:
         cap = initial_fee(self._account.market, self._account.ceiling).cap
         reserves = self._settings.reserves(cap)
         paid, unpaid = split_affordable(plans, self._account.spendable, cap, reserves)
-        together = {relay.id for plan in unpaid if plan.rank is Rank.EXIT for relay in plan.relays}
-        if paid or not together:
+        exit_ids = {relay.id for plan in unpaid if plan.rank is Rank.EXIT for relay in plan.relays}
+        if paid or not exit_ids:
             return paid, unpaid
-        apart = [one for one in simulated if one.relay.id in together]
-        alone = coalesce(apart, max_ops=1, room=self._account.room.limits_at(anyio.current_time()))
-        paid, poor = split_affordable(alone, self._account.spendable, cap, reserves)
-        return paid, poor + [plan for plan in unpaid if plan.rank is not Rank.EXIT]
+        exits = [candidate for candidate in simulated if candidate.relay.id in exit_ids]
+        single_exits = coalesce(exits, max_ops=1, tx_limits=self._account.tx_limits.limits_at(anyio.current_time()))
+        paid, unpaid_exits = split_affordable(single_exits, self._account.spendable, cap, reserves)
+        return paid, unpaid_exits + [plan for plan in unpaid if plan.rank is not Rank.EXIT]
 
-    async def _count_batch_posts(self, connection: Connection) -> int:
+    async def _max_batch_posts(self, connection: Connection) -> int:
         """Return the number of batch posts to take: none while pending transactions already fill this account's share
         of the next block, because other callers wait behind batch posts."""
-        share = self._account.room.block_gas_limit // await queue_sql.count_active_accounts(
+        share = self._account.tx_limits.block_gas_limit // await queue_sql.count_active_accounts(
             connection, self._account.chain_id
         )
-        under_way = sum(tx.expected or tx.gas for tx in self._account.pending)
+        under_way = sum(tx.expected_gas or tx.gas for tx in self._account.pending)
         return _MAX_BATCH_POSTS if under_way < share else 0
 
-    async def _examine_relays(
+    async def _simulate_relays(
         self, connection: Connection, relays: Sequence[StoredRelay]
-    ) -> tuple[list[SimulatedRelay], list[Ending]]:
+    ) -> tuple[list[SimulatedRelay], list[RelayEnding]]:
         try:
             allowed, endings = await self._split_allowed(relays)
             calls = [(relay.target, relay.calldata) for relay in allowed]
-            gas = self._account.gas
+            gas = self._account.planned_gas
             limits = [gas.limit(relay.kind, len(relay.calldata)) for relay in allowed]
             verdicts = await simulate(self._rpc, self._account.address, calls, limits)
             refused = [r.id for r, v in zip(allowed, verdicts, strict=True) if isinstance(v, WouldRevert)]
-            waiting = await find_inconclusive_refusals(connection, self._rpc, self._account.chain_id, refused)
+            inconclusive = await find_inconclusive_refusals(connection, self._rpc, self._account.chain_id, refused)
         except Retryable as error:
             if error.code is None:
                 # No answer: the relays wait up to their timeout.
                 raise
             return [], [_dropped_ending(relay, error.code) for relay in relays]
         simulated: list[SimulatedRelay] = []
-        behind: list[StoredRelay] = []
+        reverting: list[StoredRelay] = []
         for relay, verdict in zip(allowed, verdicts, strict=True):
             match verdict:
                 case WouldPass(limit):
@@ -161,35 +163,35 @@ class RelayIntake:
                 case WouldRevert(name) if name in LACKING_ROLE_ERRORS:
                     # The relay stays queued.
                     pass
-                case WouldRevert() if relay.id in waiting:
+                case WouldRevert() if relay.id in inconclusive:
                     # The relay stays queued, unless its simulation after the undecided relays succeeds.
-                    behind.append(relay)
+                    reverting.append(relay)
                 case WouldRevert(name, raw):
-                    endings.append(Ending(relay.id, "refused", name, raw))
+                    endings.append(RelayEnding(relay.id, "refused", name, raw))
                 case NoVerdict(code):
                     endings.append(_dropped_ending(relay, code))
-        if behind:
-            simulated += await self._chained.find_passing(connection, simulated, behind)
+        if reverting:
+            simulated += await self._chained.find_passing(connection, simulated, reverting)
         # While fees are above the ceiling, nothing new is signed, and exits stay queued.
         return [] if self._account.ceiling.is_below(self._account.market) else simulated, endings
 
-    async def _split_allowed(self, relays: Sequence[StoredRelay]) -> tuple[list[StoredRelay], list[Ending]]:
+    async def _split_allowed(self, relays: Sequence[StoredRelay]) -> tuple[list[StoredRelay], list[RelayEnding]]:
         """Return the relays that funds and fees allow, and the endings of the others. Read the balance in every round,
         because a transaction without funds would get stuck."""
         account = self._account
         try:
             await account.read_balance(self._rpc)
         except RpcError as error:
-            raise retryable_of(error, "eth_getBalance") from error
+            raise to_retryable(error, "eth_getBalance") from error
         reserves = self._settings.reserves(initial_fee(account.market, account.ceiling).cap)
-        too_dear = account.ceiling.is_below(account.market)
+        above_ceiling = account.ceiling.is_below(account.market)
         allowed: list[StoredRelay] = []
-        endings: list[Ending] = []
+        endings: list[RelayEnding] = []
         for relay in relays:
             rank = rank_of(relay.kind)
             if rank > Rank.EXIT and account.spendable < reserves[rank]:
                 endings.append(_dropped_ending(relay, "relayer_funds"))
-            elif too_dear and rank > Rank.EXIT:
+            elif above_ceiling and rank > Rank.EXIT:
                 endings.append(_dropped_ending(relay, outbox_sql.FEES_ABOVE_CEILING))
             else:
                 allowed.append(relay)
@@ -197,25 +199,26 @@ class RelayIntake:
 
 
 def _remove_dropped(dropped: Collection[int], simulated: Sequence[SimulatedRelay]) -> list[SimulatedRelay]:
-    """Leave out dropped relays and the relays that build on them. Relays must follow the relays that they build on."""
-    gone = set(dropped)
+    """Leave out dropped relays and the relays that build on them. In `simulated`, each relay must come after the relay
+    that it builds on."""
+    dropped_ids = set(dropped)
     kept: list[SimulatedRelay] = []
-    for one in simulated:
-        if one.relay.id in gone or one.after in gone:
-            gone.add(one.relay.id)
+    for candidate in simulated:
+        if candidate.relay.id in dropped_ids or candidate.builds_on in dropped_ids:
+            dropped_ids.add(candidate.relay.id)
         else:
-            kept.append(one)
+            kept.append(candidate)
     return kept
 
 
 def _count_chained(simulated: Sequence[SimulatedRelay], plans: Sequence[PlannedTx]) -> None:
     """Count signed ops that did not wait for an older op to be mined."""
-    chained = {one.relay.id for one in simulated if one.after is not None}
+    chained = {candidate.relay.id for candidate in simulated if candidate.builds_on is not None}
     for plan in plans:
         for relay in plan.relays:
             if relay.id in chained:
                 metrics.relay_chained.labels(relay.kind.value, "signed").inc()
 
 
-def _dropped_ending(relay: StoredRelay, code: str) -> Ending:
-    return Ending(relay.id, "dropped", code)
+def _dropped_ending(relay: StoredRelay, code: str) -> RelayEnding:
+    return RelayEnding(relay.id, "dropped", code)

@@ -1,4 +1,4 @@
-"""Planned gas of ops: one table by kind, corrected by receipts."""
+"""Plan the gas of ops from a table by kind, and correct the table by receipts."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ INCLUDED_CALLDATA_BYTES: Final = 1024
 TOKEN_CALL_GAS: Final = 230_000
 MAX_TOKEN_CALL_GAS: Final = 2_100_000
 # Gas for each byte of calldata above INCLUDED_CALLDATA_BYTES. The floor price (EIP-7623) is 40.
-_GAS_PER_FURTHER_BYTE: Final = 41
+_GAS_PER_EXTRA_BYTE: Final = 41
 # State may make an op more expensive than the table, for example cold slots of many providers.
 _MARGIN_NUMERATOR: Final = 5
 _MARGIN_DENOMINATOR: Final = 4
@@ -50,7 +50,7 @@ def expected_share(kind: RelayKind, calldata_bytes: int) -> int | None:
 
 
 def _extra_bytes_gas(calldata_bytes: int) -> int:
-    return _GAS_PER_FURTHER_BYTE * max(calldata_bytes - INCLUDED_CALLDATA_BYTES, 0)
+    return _GAS_PER_EXTRA_BYTE * max(calldata_bytes - INCLUDED_CALLDATA_BYTES, 0)
 
 
 @attrs.define(slots=True)
@@ -75,8 +75,8 @@ class PlannedGas:
     def learn_estimate(self, kind: RelayKind, calldata_bytes: int, estimate: int) -> None:
         """Learn from an estimate that the token call needs more gas than assumed."""
         if GAS_BY_KIND[kind][1] is not None:
-            shown = estimate - gas_estimate(kind, calldata_bytes)
-            self.token_call_gas = min(max(self.token_call_gas, shown), MAX_TOKEN_CALL_GAS)
+            call_gas = estimate - gas_estimate(kind, calldata_bytes)
+            self.token_call_gas = min(max(self.token_call_gas, call_gas), MAX_TOKEN_CALL_GAS)
 
     def learn_usage(self, expected: int, used: int) -> None:
         """Learn from a transaction with only successful ops. The correction rises at once and falls slowly."""

@@ -42,7 +42,7 @@ class Priority(enum.IntEnum):
 
 
 @attrs.frozen(slots=True)
-class Promise:
+class PaymentPromise:
     """Amount that the claim of a post will collect.
 
     `headroom` is the owner's balance left for this post and all others that the index does not show at `position`, or
@@ -74,15 +74,15 @@ class NewRelay:
     gas_estimate: int = 0
     # None if no budget may refuse the op.
     spending: Spending | None = None
-    promise: Promise | None = None
-    # Data outside of `dedupe`: a request with different content does not join.
+    promise: PaymentPromise | None = None
+    # Data that `dedupe` does not cover. A request with other content does not join.
     content: bytes | None = None
     # Seconds without a queue timeout, for a request that builds on a relay under way.
-    held_for: float = 0.0
+    held_for_s: float = 0.0
 
 
 @attrs.frozen(slots=True)
-class Queued:
+class QueuedRelay:
     """Relay in the outbox: a new one, or an older one that an equal request `joined`. Identify the relay by
     `relay.dedupe`. After a failover that lost the row, `id` may name another relay."""
 
@@ -94,7 +94,7 @@ class Queued:
 class NotQueued(enum.Enum):
     """Reason why a relay was not queued."""
 
-    # MAX_RELAYS_PER_SUBJECT relays of the subject are under way, or an equal request with different content is.
+    # The subject has MAX_RELAYS_PER_SUBJECT relays under way, or an equal request with other content.
     SUBJECT_BUSY = "subject_busy"
     QUEUE_FULL = "queue_full"
     # The signer's budget has no room.
@@ -105,7 +105,7 @@ class NotQueued(enum.Enum):
     INSOLVENT = "insolvent"
 
 
-Submitted: TypeAlias = Queued | NotQueued
+QueueOutcome: TypeAlias = QueuedRelay | NotQueued
 
 
 async def lock_outbox(connection: Connection) -> None:
@@ -115,7 +115,7 @@ async def lock_outbox(connection: Connection) -> None:
     await connection.execute("select pg_advisory_xact_lock(x'52454c4159'::bigint)")
 
 
-async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_depth: int) -> list[Submitted]:
+async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_depth: int) -> list[QueueOutcome]:
     """Insert each relay or join it to an equal relay, in order. Return one outcome for each.
 
     Make this the last statement of the transaction, because submitters wait for each other until the transaction ends.
@@ -126,7 +126,7 @@ async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_
         max_depth,
         MAX_RELAYS_PER_SUBJECT,
     )
-    return [_submitted_from_row(relay, *row) for relay, row in zip(relays, rows, strict=True)]
+    return [_queue_outcome_from_row(relay, *row) for relay, row in zip(relays, rows, strict=True)]
 
 
 def _relay_to_row(relay: NewRelay) -> tuple[object, ...]:
@@ -140,22 +140,22 @@ def _relay_to_row(relay: NewRelay) -> tuple[object, ...]:
         relay.calldata,
         int(relay.priority),
         relay.content,
-        relay.held_for,
+        relay.held_for_s,
         relay.signer,
         relay.gas_estimate,
-        *((limits.budget.value, limits.hour, limits.day) if limits else (None, None, None)),
+        *((limits.budget.value, limits.hourly_gas, limits.daily_gas) if limits else (None, None, None)),
         *((limits.newcomers if limits else None) or (None, None)),
         *((promise.amount, promise.headroom, promise.position) if promise else (None, None, None)),
     )
 
 
-def _submitted_from_row(relay: NewRelay, outcome: str, relay_id: int | None, same_as: bytes | None) -> Submitted:
+def _queue_outcome_from_row(relay: NewRelay, outcome: str, relay_id: int | None, same_as: bytes | None) -> QueueOutcome:
     if relay_id is None:
         return NotQueued(outcome)
     # A cancel may join another cancel of its job.
     if same_as not in (None, relay.dedupe):
         relay = attrs.evolve(relay, dedupe=same_as)
-    return Queued(relay_id, relay, joined=same_as is not None)
+    return QueuedRelay(relay_id, relay, joined=same_as is not None)
 
 
 @attrs.frozen(slots=True)
@@ -169,7 +169,7 @@ class StoredRelay:
     target: bytes
     calldata: bytes = attrs.field(repr=False)
     state: str = "queued"
-    requeued: int = 0
+    requeue_count: int = 0
     tx_id: int | None = None
     call_index: int | None = None
 
@@ -190,10 +190,10 @@ async def is_under_way(connection: Connection, subject: bytes, *, post_of: bytes
 
 
 async def read_claims_under_way(
-    line: PreparedConnection, claims: Sequence[tuple[bytes, bytes]]
+    reader: PreparedConnection, claims: Sequence[tuple[bytes, bytes]]
 ) -> dict[tuple[bytes, bytes], bool]:
     """Return, for each pair of job and wallet, True if a claim is queued or signed."""
-    rows = await line.fetch(
+    rows = await reader.fetch(
         "select exists (select from relays r where r.subject = c.job and r.state in ('queued', 'signed')"
         " and r.kind = $3 and r.signer = c.wallet) as live"
         " from unnest($1::bytea[], $2::bytea[]) with ordinality as c(job, wallet, place) order by c.place",
@@ -224,10 +224,10 @@ class RelayStatus:
 
 
 async def read_statuses(
-    line: "PreparedConnection | Connection", relay_ids: Sequence[int]
+    reader: "PreparedConnection | Connection", relay_ids: Sequence[int]
 ) -> dict[int, RelayStatus | None]:
     """Return the state of each relay, or None if the relay does not exist."""
-    rows = await line.fetch(
+    rows = await reader.fetch(
         "select r.id, r.dedupe, r.state::text, r.reason, r.raw,"
         " coalesce(t.mined_hash, (select v.hash from relay_tx_versions v where v.tx_id = t.id"
         " and not v.fills order by v.created_at desc limit 1)), t.block_number, t.refusal"

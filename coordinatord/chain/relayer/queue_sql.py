@@ -7,7 +7,7 @@ import asyncpg
 import attrs
 
 from coordinatord.chain.relayer.outbox_sql import STORED_COLUMNS, RelayKind, StoredRelay
-from coordinatord.storage.database.columns import columns
+from coordinatord.storage.database.columns import to_columns
 from coordinatord.storage.database.connections import Connection
 
 # A requeued relay waits for older relays of its subject, because it builds on their effects. After a reorg, the older
@@ -26,18 +26,18 @@ async def take_relays(
     batches. The rows stay locked until the transaction ends. Skip relays that another account has locked and relays
     that wait for an older one.
 
-    Also take the relays that the taken ones build on, beyond the limits: a claim sorts before all posts, and would
-    never meet its own post otherwise.
+    Also take, beyond the limits, the relays that these relays build on. Claims come before posts in the queue, so a
+    claim and its post would otherwise never be taken together.
     """
     rows = await _select_relays(connection, "priority < 3 and kind = any($2::text[])", limit, kinds)
     if len(rows) < limit:
         count = min(limit - len(rows), batch_limit)
         rows += await _select_relays(connection, "priority = 3 and kind = any($2::text[])", count, kinds)
-    building = [row["id"] for row in rows if row["kind"] in _DEPENDENT_KINDS]
-    if building:
+    dependents = [row["id"] for row in rows if row["kind"] in _DEPENDENT_KINDS]
+    if dependents:
         known = {row["id"] for row in rows}
         older = [
-            relay_id for relay_id in await _find_older_relays(connection, building, kinds) if relay_id not in known
+            relay_id for relay_id in await _find_older_relays(connection, dependents, kinds) if relay_id not in known
         ]
         rows += await _select_relays(connection, "id = any($2::bigint[])", len(older), older) if older else []
     return [StoredRelay(*row) for row in rows]
@@ -54,34 +54,34 @@ async def count_active_accounts(connection: Connection, chain_id: int) -> int:
 
 
 async def _find_older_relays(
-    connection: Connection, building: Sequence[int], kinds: Collection[RelayKind]
+    connection: Connection, dependents: Sequence[int], kinds: Collection[RelayKind]
 ) -> list[int]:
-    """Return queued relays that the relays of `building` build on. This query is separate, because as part of
+    """Return queued relays that the relays of `dependents` build on. This query is separate, because as part of
     `_select_relays` it would run for every row of a long queue."""
     rows = await connection.fetch(
         "with behind as materialized (select id, subject from relays where id = any($1::bigint[]))"
         " select distinct o.id from behind b join relays o on o.subject = b.subject and o.id < b.id"
         " and o.state = 'queued' and o.kind = any($2::text[])",
-        building,
+        dependents,
         kinds,
     )
     return [row["id"] for row in rows]
 
 
 async def _select_relays(
-    connection: Connection, which: str, limit: int, named: Collection[str] | Collection[int]
+    connection: Connection, condition: str, limit: int, values: Collection[str] | Collection[int]
 ) -> "list[asyncpg.Record]":
     rows: list[asyncpg.Record] = await connection.fetch(
-        f"select {STORED_COLUMNS} from relays where state = 'queued' and {which}"
+        f"select {STORED_COLUMNS} from relays where state = 'queued' and {condition}"
         f" and not {_WAITS_FOR_OLDER} order by priority, id limit $1 for update skip locked",
         limit,
-        named,
+        values,
     )
     return rows
 
 
 @attrs.frozen(slots=True)
-class Ending:
+class RelayEnding:
     """End of a queued relay: refused by the chain (with name or raw data) or dropped with a code."""
 
     id: int
@@ -90,7 +90,7 @@ class Ending:
     raw: bytes | None = None
 
 
-async def end_queued(connection: Connection, endings: Iterable[Ending]) -> None:
+async def end_queued_relays(connection: Connection, endings: Iterable[RelayEnding]) -> None:
     """End queued relays and notify their callers. Relays that are no longer queued are left alone."""
     ends = list(endings)
     if ends:
@@ -100,13 +100,13 @@ async def end_queued(connection: Connection, endings: Iterable[Ending]) -> None:
             " from unnest($1::bigint[], $2::text[], $3::text[], $4::bytea[]) as e(id, state, reason, raw)"
             " where relays.id = e.id and relays.state = 'queued' returning relays.id)"
             " select count(pg_notify('outbox_moved', 'ended ' || id)) from ended",
-            *columns(ends, "id", "state", "reason", "raw"),
+            *to_columns(ends, "id", "state", "reason", "raw"),
         )
 
 
-async def drop_overdue(connection: Connection, timeout_ms: int) -> dict[int, RelayKind]:
-    """Drop relays that exceeded the queue timeout. Return their kinds by id. Exits stay, and so do requeued relays,
-    because callers may know them as mined. Skip relays that a signing transaction has locked."""
+async def drop_overdue_relays(connection: Connection, timeout_ms: int) -> dict[int, RelayKind]:
+    """Drop relays that exceeded the queue timeout. Return their kinds by id. Keep exits, and
+    requeued relays, which callers may know as mined. Skip relays that a signing transaction has locked."""
     rows = await connection.fetch(
         "with overdue as (select id from relays where state = 'queued' and requeued = 0 and priority > 0"
         " and queued_at < clock_timestamp() - $1 * interval '1 millisecond'"
@@ -119,14 +119,14 @@ async def drop_overdue(connection: Connection, timeout_ms: int) -> dict[int, Rel
     return {r["id"]: RelayKind(r["kind"]) for r in rows}
 
 
-async def mark_signed(connection: Connection, bound: Sequence[tuple[int, int, int | None]]) -> None:
-    """Bind taken relays to the transactions that carry them. Each item of `bound` is (relay id, transaction id, call
+async def mark_signed(connection: Connection, bindings: Sequence[tuple[int, int, int | None]]) -> None:
+    """Bind taken relays to the transactions that carry them. Each item of `bindings` is (relay id, transaction id, call
     index)."""
     await connection.execute(
         "update relays set state = 'signed', tx_id = s.tx_id, call_index = s.call_index"
         " from unnest($1::bigint[], $2::bigint[], $3::integer[]) as s(id, tx_id, call_index)"
         " where relays.id = s.id",
-        *(list(column) for column in zip(*bound, strict=True)),
+        *(list(column) for column in zip(*bindings, strict=True)),
     )
 
 

@@ -12,10 +12,10 @@ import anyio
 import structlog
 
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.head import ChainHead, HeadPlace
+from coordinatord.chain.head import BlockPosition, ChainHead
 from coordinatord.chain.relayer import transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.blocks import WINDOW_BLOCKS, HeadBlock, find_missing_blocks, read_latest_block
+from coordinatord.chain.relayer.blocks import REORG_WINDOW_BLOCKS, HeadBlock, find_missing_blocks, read_latest_block
 from coordinatord.chain.relayer.receipts import read_receipts
 from coordinatord.chain.relayer.repair import revive_unmined
 from coordinatord.chain.relayer.resolution import resolve_receipts
@@ -31,17 +31,17 @@ _LAG_TIMEOUT_S: Final = 5.0
 class ReceiptWatcher:
     """Keeps `account.pending` equal to the pending transactions as of the head."""
 
-    def __init__(self, term: RoleConnection, rpc: Rpc, account: RelayerAccount) -> None:
-        self._term = term
+    def __init__(self, role_connection: RoleConnection, rpc: Rpc, account: RelayerAccount) -> None:
+        self._role_connection = role_connection
         self._rpc = rpc
         self._account = account
-        self._seen = ChainHead(WINDOW_BLOCKS)
+        self._recent_blocks = ChainHead(REORG_WINDOW_BLOCKS)
         self._behind_since = self._behind_at = -math.inf
 
     @property
     def head(self) -> str | None:
         """Hash of the last applied block."""
-        return self._seen.hash
+        return self._recent_blocks.head_hash
 
     async def step(self) -> HeadBlock | None:
         """Read the head and apply it. Return the head, new or unchanged, or None when this node lags.
@@ -49,22 +49,22 @@ class ReceiptWatcher:
         Raise Retryable or RpcError on failure. The next step reads the head again, so no block is skipped.
         """
         block = await read_latest_block(self._rpc)
-        match self._seen.classify(block.number, block.hash, block.parent):
-            case HeadPlace.SAME:
+        match self._recent_blocks.classify(block.number, block.hash, block.parent_hash):
+            case BlockPosition.SAME:
                 pass
-            case HeadPlace.NEXT:
+            case BlockPosition.NEXT:
                 await self._apply_block(block)
-            case HeadPlace.BEHIND if not self._lags_for_long():
+            case BlockPosition.BEHIND if not self._has_lagged_long():
                 return None
-            case place:
-                if place is HeadPlace.BEHIND:
+            case position:
+                if position is BlockPosition.BEHIND:
                     log.warning("chain head moved back", block=block.number)
-                if place is not HeadPlace.AHEAD or not await self._is_on_branch():
-                    await self._undo_vanished(block)
+                if position is not BlockPosition.AHEAD or not await self._is_last_block_on_chain():
+                    await self._revive_removed(block)
                 await self._recheck_block(block)
         return block
 
-    def _lags_for_long(self) -> bool:
+    def _has_lagged_long(self) -> bool:
         """Return True if the head has stayed behind for long. A lagging node catches up quickly, but a chain that was
         rolled back does not."""
         now = anyio.current_time()
@@ -73,9 +73,9 @@ class ReceiptWatcher:
         self._behind_at = now
         return now > self._behind_since + _LAG_TIMEOUT_S
 
-    async def _is_on_branch(self) -> bool:
+    async def _is_last_block_on_chain(self) -> bool:
         """Return True if the last applied block is still part of the chain."""
-        number, block_hash = self._seen.number, self._seen.hash
+        number, block_hash = self._recent_blocks.head_number, self._recent_blocks.head_hash
         if number is None or block_hash is None:
             return False
         return not await find_missing_blocks(self._rpc, [(number, bytes.fromhex(block_hash[2:]))])
@@ -90,21 +90,21 @@ class ReceiptWatcher:
         ]
         if len(receipts) != len(hashes):
             raise Retryable("chain_unreachable", f"the node withholds receipts of block {block.number}")
-        await resolve_receipts(self._term, self._rpc, self._account, receipts)
-        self._seen.add(block.number, block.hash)
+        await resolve_receipts(self._role_connection, self._rpc, self._account, receipts)
+        self._recent_blocks.add(block.number, block.hash)
 
     async def _recheck_block(self, block: HeadBlock) -> None:
         receipts = await read_receipts(self._rpc, self._account.watched_hashes())
         # Transactions mined above this block are resolved by the steps that apply the blocks above it.
         await resolve_receipts(
-            self._term, self._rpc, self._account, [r for r in receipts if r.block_number <= block.number]
+            self._role_connection, self._rpc, self._account, [r for r in receipts if r.block_number <= block.number]
         )
-        self._seen.restart(block.number, block.hash)
+        self._recent_blocks.restart(block.number, block.hash)
 
-    async def _undo_vanished(self, block: HeadBlock) -> None:
+    async def _revive_removed(self, block: HeadBlock) -> None:
         chain_id, address = self._account.chain_id, self._account.address
-        async with self._term.transaction() as connection:
+        async with self._role_connection.transaction() as connection:
             mined = await transactions_sql.read_mined_blocks(
-                connection, chain_id, address, block.number - WINDOW_BLOCKS
+                connection, chain_id, address, block.number - REORG_WINDOW_BLOCKS
             )
-        await revive_unmined(self._term, self._rpc, self._account, mined)
+        await revive_unmined(self._role_connection, self._rpc, self._account, mined)

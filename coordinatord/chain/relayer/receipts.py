@@ -41,16 +41,16 @@ class TxReceipt:
     logs: tuple[ReceiptLog, ...] = attrs.field(repr=False)
 
 
-async def read_receipts(rpc: Rpc, hashes: Sequence[bytes]) -> list[TxReceipt]:
+async def read_receipts(rpc: Rpc, tx_hashes: Sequence[bytes]) -> list[TxReceipt]:
     """Return the receipts of these transactions. Skip transactions that are not mined."""
-    answers = await rpc.batch([RpcCall("eth_getTransactionReceipt", ("0x" + h.hex(),)) for h in hashes])
+    answers = await rpc.batch([RpcCall("eth_getTransactionReceipt", ("0x" + h.hex(),)) for h in tx_hashes])
     return [receipt for answer in answers for receipt in _decode_receipt(answer)]
 
 
-async def read_receipts_and_count(rpc: Rpc, account: bytes, hashes: Sequence[bytes]) -> tuple[list[TxReceipt], int]:
-    """Return the receipts of the mined transactions, and the number of used nonces of `account`. Both are one request,
-    so that the same node behind an endpoint answers them."""
-    calls = [RpcCall("eth_getTransactionReceipt", ("0x" + h.hex(),)) for h in hashes]
+async def read_receipts_and_count(rpc: Rpc, account: bytes, tx_hashes: Sequence[bytes]) -> tuple[list[TxReceipt], int]:
+    """Return the receipts of the mined transactions, and the number of used nonces of `account`. Read both in
+    one request, because an endpoint may spread requests over several nodes."""
+    calls = [RpcCall("eth_getTransactionReceipt", ("0x" + h.hex(),)) for h in tx_hashes]
     *answers, count = await rpc.batch([*calls, RpcCall("eth_getTransactionCount", ("0x" + account.hex(), "latest"))])
     if isinstance(count, RpcError):
         raise count
@@ -80,26 +80,26 @@ def _convert_receipt(raw: _RawReceipt) -> TxReceipt:
 async def confirm_receipts(rpc: Rpc, receipts: Sequence[TxReceipt]) -> list[TxReceipt]:
     """Return the receipts if another node reports the same receipts, or if no other node answers. Raise Retryable while
     the other nodes lack a receipt or report a different receipt. One agreeing node is enough."""
-    others = rpc.others
+    others = rpc.other_nodes
     if not others or not receipts:
         return list(receipts)
-    wanted = {receipt.tx_hash: _comparable_part(receipt) for receipt in receipts}
+    expected = {receipt.tx_hash: _comparable_part(receipt) for receipt in receipts}
     answered = contradicted = False
-    until = anyio.current_time() + _CATCH_UP_TIMEOUT_S
+    deadline = anyio.current_time() + _CATCH_UP_TIMEOUT_S
     while True:
         for other in others:
             try:
                 found = {
-                    receipt.tx_hash: _comparable_part(receipt) for receipt in await read_receipts(other, list(wanted))
+                    receipt.tx_hash: _comparable_part(receipt) for receipt in await read_receipts(other, list(expected))
                 }
             except (Retryable, RpcError):
                 continue
             answered = True
-            contradicted |= any(wanted[tx_hash] != other_receipt for tx_hash, other_receipt in found.items())
-            if found == wanted:
+            contradicted |= any(expected[tx_hash] != other_receipt for tx_hash, other_receipt in found.items())
+            if found == expected:
                 metrics.nodes_agreed.labels("receipts").set(2)
                 return list(receipts)
-        if contradicted or anyio.current_time() >= until:
+        if contradicted or anyio.current_time() >= deadline:
             break
         await anyio.sleep(_RETRY_PAUSE_S)
     if not answered:

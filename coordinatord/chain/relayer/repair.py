@@ -9,13 +9,13 @@ import structlog
 from coordinatord.base import metrics
 from coordinatord.chain.relayer import results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.adoption import adopt_forgotten
+from coordinatord.chain.relayer.adoption import adopt_forgotten_transactions
 from coordinatord.chain.relayer.blocks import HeadBlock, find_missing_blocks
 from coordinatord.chain.relayer.broadcast import abandon_tx
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
 from coordinatord.chain.relayer.receipts import read_receipts, read_receipts_and_count
 from coordinatord.chain.relayer.resolution import resolve_receipts
-from coordinatord.chain.relayer.signing import sign_fill, sign_replacement
+from coordinatord.chain.relayer.signing import sign_replacement, sign_self_transfer
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.storage.database.role_connection import RoleConnection
 
@@ -31,78 +31,80 @@ _LOST_TX_RETENTION_S: Final = 3600.0
 
 
 async def revive_unmined(
-    term: RoleConnection, rpc: Rpc, account: RelayerAccount, mined: Sequence[tuple[int, bytes]]
+    role_connection: RoleConnection, rpc: Rpc, account: RelayerAccount, mined: Sequence[tuple[int, bytes]]
 ) -> None:
     """Make transactions pending again if a reorg removed their block. `mined` has the number and the hash of each block
     with mined transactions of the account.
 
     Blocks above the head count as removed. If only this node lacks them, resending the bytes is harmless.
     """
-    vanished = await find_missing_blocks(rpc, mined)
-    if not vanished:
+    removed = await find_missing_blocks(rpc, mined)
+    if not removed:
         return
-    async with term.transaction() as connection:
-        count = await results_sql.unmine_blocks(connection, account.chain_id, account.address, vanished)
+    async with role_connection.transaction() as connection:
+        count = await results_sql.unmine_blocks(connection, account.chain_id, account.address, removed)
         stored = await transactions_sql.read_pending(connection, account.chain_id, account.address)
     account.pending = PendingTxs(stored)
-    log.warning("transactions reverted by reorg", blocks=len(vanished), transactions=count)
+    log.warning("transactions reverted by reorg", blocks=len(removed), transactions=count)
 
 
-def find_suspect_nonces(account: RelayerAccount, following: int) -> list[int]:
-    """Return the nonces below `following` (the next to assign) that are not pending although the chain waits for them.
+def find_suspect_nonces(account: RelayerAccount, next_nonce: int) -> list[int]:
+    """Return the nonces below `next_nonce` (the next to assign) that are not pending although the chain waits for them.
     A missing nonce blocks all higher ones. Transactions in nodes' pools that the database forgot in a failover are left
     to be mined, and never replaced."""
     floor = account.nonce_floor
-    taken = max(floor, account.pool_end)
+    pool_end = max(floor, account.pool_end)
     waiting, known = {tx.nonce for tx in account.pending}, {tx.nonce for tx in account.lost}
-    last = min(following, floor + len(waiting) + _MAX_SUSPECT_NONCES)
-    return [nonce for nonce in range(floor, last) if nonce not in waiting and (nonce >= taken or nonce in known)]
+    last = min(next_nonce, floor + len(waiting) + _MAX_SUSPECT_NONCES)
+    return [nonce for nonce in range(floor, last) if nonce not in waiting and (nonce >= pool_end or nonce in known)]
 
 
-async def repair_nonces(term: RoleConnection, rpc: Rpc, account: RelayerAccount, block: HeadBlock) -> None:
+async def repair_nonces(role_connection: RoleConnection, rpc: Rpc, account: RelayerAccount, block: HeadBlock) -> None:
     """Repair the nonces of an account that was read at `block`."""
-    async with term.transaction() as connection:
-        stored_next = await transactions_sql.read_next_nonce(connection, account.chain_id, account.address)
-        account.require_plausible_floor(stored_next)
+    async with role_connection.transaction() as connection:
+        stored_next_nonce = await transactions_sql.read_next_nonce(connection, account.chain_id, account.address)
+        account.require_plausible_nonce_floor(stored_next_nonce)
         unexplained = await transactions_sql.find_unexplained_nonces(
             connection, account.chain_id, account.address, account.nonce_floor
         )
     # A new account has no gaps.
-    following = stored_next or 0
-    suspects = find_suspect_nonces(account, following)
+    next_nonce = stored_next_nonce or 0
+    suspects = find_suspect_nonces(account, next_nonce)
     if suspects or not account.pools_read:
-        await account.read_pools(rpc.others)
+        await account.read_pools(rpc.other_nodes)
         account.pools_read = True
-        suspects = find_suspect_nonces(account, following)
-    foreign = range(following, account.nonce_floor) if stored_next is not None else range(0)
-    wanted = {*unexplained, *foreign} - account.searched
+        suspects = find_suspect_nonces(account, next_nonce)
+    foreign = range(next_nonce, account.nonce_floor) if stored_next_nonce is not None else range(0)
+    wanted = {*unexplained, *foreign} - account.searched_nonces
     if wanted:
-        await adopt_forgotten(term, rpc, account, block, wanted=wanted, foreign=foreign)
-    await _resolve_late_receipts(term, rpc, account, block)
+        await adopt_forgotten_transactions(role_connection, rpc, account, block, nonces=wanted, foreign_nonces=foreign)
+    await _resolve_late_receipts(role_connection, rpc, account, block)
     used = [tx.nonce for tx in account.pending if tx.nonce < account.nonce_floor]
     if used:
-        await _abandon_lost(term, rpc, account, block, used)
+        await _abandon_lost(role_connection, rpc, account, block, used)
     if suspects:
-        await _undo_deep_reorg(term, rpc, account, suspects)
-        await _close_gaps(term, account, suspects)
+        await _revive_after_deep_reorg(role_connection, rpc, account, suspects)
+        await _close_gaps(role_connection, account, suspects)
 
 
-async def _resolve_late_receipts(term: RoleConnection, rpc: Rpc, account: RelayerAccount, block: HeadBlock) -> None:
+async def _resolve_late_receipts(
+    role_connection: RoleConnection, rpc: Rpc, account: RelayerAccount, block: HeadBlock
+) -> None:
     """Resolve lost transactions that were mined after all: their receipt was late, or in a block of another branch."""
     now = anyio.current_time()
     for tx in list(account.lost):
-        if tx.missed_at is None:
-            tx.missed_at = now
-        elif now > tx.missed_at + _LOST_TX_RETENTION_S:
+        if tx.receipt_missing_since is None:
+            tx.receipt_missing_since = now
+        elif now > tx.receipt_missing_since + _LOST_TX_RETENTION_S:
             account.lost.remove(tx)
     receipts = await read_receipts(rpc, [version.hash for tx in account.lost for version in tx.versions])
     await resolve_receipts(
-        term, rpc, account, [receipt for receipt in receipts if receipt.block_number <= block.number]
+        role_connection, rpc, account, [receipt for receipt in receipts if receipt.block_number <= block.number]
     )
 
 
 async def _abandon_lost(
-    term: RoleConnection, rpc: Rpc, account: RelayerAccount, block: HeadBlock, used: Sequence[int]
+    role_connection: RoleConnection, rpc: Rpc, account: RelayerAccount, block: HeadBlock, used: Sequence[int]
 ) -> None:
     """Find out why the chain counts the nonces of pending transactions as used. Resolve a transaction that was mined in
     a block that was not seen, and abandon a transaction whose nonce a foreign transaction used."""
@@ -113,22 +115,24 @@ async def _abandon_lost(
     )
     mined = {receipt.tx_hash for receipt in receipts}
     await resolve_receipts(
-        term, rpc, account, [receipt for receipt in receipts if receipt.block_number <= block.number]
+        role_connection, rpc, account, [receipt for receipt in receipts if receipt.block_number <= block.number]
     )
     for tx in account.pending:
         if tx.nonce not in used or any(v.hash in mined for v in tx.versions):
-            tx.missed_at = None
+            tx.receipt_missing_since = None
     missing = [tx for tx in candidates if tx.nonce < count and not any(v.hash in mined for v in tx.versions)]
     now = anyio.current_time()
     lost = [tx for tx in missing if tx.record_missing_receipt(now)]
     if lost and await _others_contradict(rpc, account, lost):
         return
     if lost:
-        adopted = await adopt_forgotten(term, rpc, account, block, wanted={tx.nonce for tx in lost})
+        adopted = await adopt_forgotten_transactions(
+            role_connection, rpc, account, block, nonces={tx.nonce for tx in lost}
+        )
         lost = [tx for tx in lost if tx.nonce not in adopted]
     if lost:
         log.warning("nonces lost to foreign transactions", nonces=[tx.nonce for tx in lost])
-        async with term.transaction() as connection:
+        async with role_connection.transaction() as connection:
             await results_sql.mark_lost(connection, [tx.id for tx in lost])
         for tx in lost:
             account.pending.remove(tx)
@@ -139,7 +143,7 @@ async def _others_contradict(rpc: Rpc, account: RelayerAccount, lost: Sequence[P
     """Return True while another node has one of the receipts, or does not count the nonces as used. If the relayer
     relied on one node, it might send an op under a second nonce."""
     hashes = [version.hash for tx in lost for version in tx.versions]
-    for other in rpc.others:
+    for other in rpc.other_nodes:
         receipts, count = await read_receipts_and_count(other, account.address, hashes)
         if receipts or count <= max(tx.nonce for tx in lost):
             log.warning("another node does not see these nonces lost", nonces=[tx.nonce for tx in lost])
@@ -147,35 +151,37 @@ async def _others_contradict(rpc: Rpc, account: RelayerAccount, lost: Sequence[P
     return False
 
 
-async def _undo_deep_reorg(term: RoleConnection, rpc: Rpc, account: RelayerAccount, suspects: Sequence[int]) -> None:
+async def _revive_after_deep_reorg(
+    role_connection: RoleConnection, rpc: Rpc, account: RelayerAccount, suspects: Sequence[int]
+) -> None:
     """Revive transactions that are recorded as mined although the chain waits for their nonces, because a reorg went
     deeper than the blocks that are checked after a fork."""
-    async with term.transaction() as connection:
+    async with role_connection.transaction() as connection:
         mined = await transactions_sql.find_blocks_of_nonces(connection, account.chain_id, account.address, suspects)
-    await revive_unmined(term, rpc, account, mined)
+    await revive_unmined(role_connection, rpc, account, mined)
 
 
-async def _close_gaps(term: RoleConnection, account: RelayerAccount, suspects: Sequence[int]) -> None:
-    fills: list[PendingTx] = []
-    async with term.transaction() as connection:
+async def _close_gaps(role_connection: RoleConnection, account: RelayerAccount, suspects: Sequence[int]) -> None:
+    self_transfers: list[PendingTx] = []
+    async with role_connection.transaction() as connection:
         for nonce, lost_id in await transactions_sql.find_nonce_gaps(
             connection, account.chain_id, account.address, suspects
         ):
             log.warning("gap in the nonces closed", nonce=nonce)
-            fills.append(await sign_fill(connection, account, nonce, lost_id))
-    for fill in fills:
-        if (lost := account.lost.with_id(fill.id)) is not None:
+            self_transfers.append(await sign_self_transfer(connection, account, nonce, lost_id))
+    for self_transfer in self_transfers:
+        if (lost := account.lost.find_by_id(self_transfer.id)) is not None:
             account.lost.remove(lost)
-        account.pending.add(fill)
+        account.pending.add(self_transfer)
 
 
-async def raise_fees(term: RoleConnection, account: RelayerAccount, mined_within: float) -> None:
+async def raise_fees(role_connection: RoleConnection, account: RelayerAccount, mined_within_s: float) -> None:
     """Sign new versions for transactions whose fee is too low for the market or a node, or whose turn has passed."""
-    _reprice_passed_turn(account, mined_within)
+    _reprice_passed_turn(account, mined_within_s)
     versions = [(tx, version) for tx in account.pending if (version := await sign_replacement(account, tx))]
     if not versions:
         return
-    async with term.transaction() as connection:
+    async with role_connection.transaction() as connection:
         await transactions_sql.add_versions(connection, [(tx.id, version) for tx, version in versions])
     for tx, version in versions:
         account.pending.replace(tx, version)
@@ -183,19 +189,19 @@ async def raise_fees(term: RoleConnection, account: RelayerAccount, mined_within
         log.info("transaction replaced", nonce=tx.nonce, max_fee=version.max_fee, max_tip=version.max_tip)
 
 
-def _reprice_passed_turn(account: RelayerAccount, mined_within: float) -> None:
+def _reprice_passed_turn(account: RelayerAccount, mined_within_s: float) -> None:
     """Raise the fee of the transaction with the next nonce when its turn has passed: a pool may have lost the
     transaction, or refuse it with an unknown message. After its third turn, replace it with a self-transfer. While the
     chain makes no blocks, an accepted transaction only gets a higher fee."""
     tx, now = next(iter(account.pending), None), anyio.current_time()
     if tx is None or tx.nonce != account.nonce_floor or account.ceiling.is_below(account.market):
         return
-    if not tx.turn_has_passed(account.nonce_floor_since, now, mined_within):
+    if not tx.turn_has_passed(account.nonce_floor_since, now, mined_within_s):
         return
     tx.turns_passed += 1
     log.warning("transaction not mined in its turn", nonce=tx.nonce, turns=tx.turns_passed, accepted=tx.is_accepted)
-    chain_goes_on = account.head > tx.turn_start_head or not tx.is_accepted
-    if tx.turns_passed >= MAX_PASSED_TURNS and chain_goes_on and not tx.latest.fills:
+    chain_advances = account.head > tx.turn_start_head or not tx.is_accepted
+    if tx.turns_passed >= MAX_PASSED_TURNS and chain_advances and not tx.latest.is_self_transfer:
         abandon_tx(tx, "turn_passed")
     else:
         tx.underpriced = True

@@ -12,7 +12,7 @@ from coordinatord.base import metrics
 from coordinatord.chain.contracts.relayed_calls import find_refused_calls
 from coordinatord.chain.relayer import budgets_sql, results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.blocks import WINDOW_BLOCKS, find_missing_blocks
+from coordinatord.chain.relayer.blocks import REORG_WINDOW_BLOCKS, find_missing_blocks
 from coordinatord.chain.relayer.in_flight import PendingTx
 from coordinatord.chain.relayer.outbox_sql import StoredRelay
 from coordinatord.chain.relayer.receipts import TxReceipt, confirm_receipts
@@ -37,14 +37,14 @@ async def find_inconclusive_refusals(
     node that has the newest block also has the older ones."""
     if not refused:
         return set()
-    newest = await transactions_sql.read_newest_blocks(connection, chain_id, WINDOW_BLOCKS)
+    newest = await transactions_sql.read_newest_blocks(connection, chain_id, REORG_WINDOW_BLOCKS)
     if await find_missing_blocks(rpc, newest):
         return set(refused)
-    return await results_sql.find_behind_undecided(connection, refused)
+    return await results_sql.find_relays_behind_older(connection, refused)
 
 
 async def resolve_receipts(
-    term: RoleConnection, rpc: Rpc, account: RelayerAccount, receipts: Sequence[TxReceipt]
+    role_connection: RoleConnection, rpc: Rpc, account: RelayerAccount, receipts: Sequence[TxReceipt]
 ) -> None:
     """End all relays of these mined transactions, in one database transaction.
 
@@ -56,15 +56,17 @@ async def resolve_receipts(
         return
     await confirm_receipts(rpc, [receipt for _, receipt in found])
     mined = [
-        MinedTx(tx.id, r.tx_hash, r.block_number, r.block_hash, r.succeeded, r.gas_used, _is_fill(tx, r.tx_hash))
+        MinedTx(
+            tx.id, r.tx_hash, r.block_number, r.block_hash, r.succeeded, r.gas_used, _is_self_transfer(tx, r.tx_hash)
+        )
         for tx, r in found
     ]
-    filled = [tx.tx_id for tx in mined if tx.fills]
-    carrying = [(tx, r) for tx, r in found if not _is_fill(tx, r.tx_hash)]
-    async with term.transaction() as connection:
-        relays = await results_sql.read_carried(connection, [tx.id for tx, _ in carrying])
+    filled = [tx.tx_id for tx in mined if tx.is_self_transfer]
+    carrying = [(tx, r) for tx, r in found if not _is_self_transfer(tx, r.tx_hash)]
+    async with role_connection.transaction() as connection:
+        relays = await results_sql.read_carried_relays(connection, [tx.id for tx, _ in carrying])
     refused: list[RefusedCall] = []
-    passing: list[int] = []
+    to_requeue: list[int] = []
     for tx, receipt in carrying:
         if receipt.succeeded:
             calls = find_refused_calls(receipt.logs, tx.target)
@@ -76,21 +78,23 @@ async def resolve_receipts(
         reasons = await replay(rpc, account.address, [(r.target, r.calldata) for r in carried], receipt.block_number)
         for relay, reason in zip(carried, reasons, strict=True):
             if reason is None or reason.name in LACKING_ROLE_ERRORS:
-                passing.append(relay.id)
+                to_requeue.append(relay.id)
             else:
                 refused.append(RefusedCall(tx.id, relay.call_index, reason.name, reason.raw))
-    passing += await _find_refused_too_early(term, rpc, account, relays, refused)
-    async with term.transaction() as connection:
+    to_requeue += await _find_refused_too_early(role_connection, rpc, account, relays, refused)
+    async with role_connection.transaction() as connection:
         await transactions_sql.record_mined(connection, mined)
-        taken_back = await results_sql.rebind_carried(connection, [tx.id for tx, r in carrying if r.succeeded], refused)
+        rebound = await results_sql.rebind_carried_relays(
+            connection, [tx.id for tx, r in carrying if r.succeeded], refused
+        )
         booked = await budgets_sql.book_gas(connection, mined)
-        passing = [relay_id for relay_id in passing if relay_id not in taken_back]
-        await results_sql.requeue(
+        to_requeue = [relay_id for relay_id in to_requeue if relay_id not in rebound]
+        await results_sql.requeue_relays(
             connection,
-            passing + [relay.id for relay in await results_sql.read_carried(connection, filled)],
+            to_requeue + [relay.id for relay in await results_sql.read_carried_relays(connection, filled)],
             "rpc_internal",
         )
-        ended = await results_sql.end_carried(connection, [tx.id for tx, _ in carrying], refused)
+        ended = await results_sql.end_carried_relays(connection, [tx.id for tx, _ in carrying], refused)
     for tx, receipt in found:
         (account.pending if tx in account.pending else account.lost).remove(tx)
         _learn_gas(account, tx, receipt, refused)
@@ -99,26 +103,26 @@ async def resolve_receipts(
     for kind, state, seconds in ended:
         metrics.relay_outcomes.labels(kind, state).inc()
         metrics.relay_mined_seconds.labels(kind).observe(seconds)
-    await record_spans(term, mined)
+    await record_spans(role_connection, mined)
     log.debug("transactions mined", transactions=len(found), relays=len(ended))
 
 
 def _learn_gas(account: RelayerAccount, tx: PendingTx, receipt: TxReceipt, refused: Sequence[RefusedCall]) -> None:
     """Learn the gas that this transaction's ops used. Ignore a transaction with a refused op, which uses less gas."""
-    if _is_fill(tx, receipt.tx_hash) or not tx.expected:
+    if _is_self_transfer(tx, receipt.tx_hash) or not tx.expected_gas:
         return
     if not receipt.succeeded:
-        account.gas.learn_out_of_gas()
+        account.planned_gas.learn_out_of_gas()
     elif not any(call.tx_id == tx.id for call in refused):
-        account.gas.learn_usage(tx.expected, receipt.gas_used)
+        account.planned_gas.learn_usage(tx.expected_gas, receipt.gas_used)
 
 
-def _is_fill(tx: PendingTx, mined_hash: bytes) -> bool:
-    return any(version.fills and version.hash == mined_hash for version in tx.versions)
+def _is_self_transfer(tx: PendingTx, mined_hash: bytes) -> bool:
+    return any(version.is_self_transfer and version.hash == mined_hash for version in tx.versions)
 
 
 async def _find_refused_too_early(
-    term: RoleConnection,
+    role_connection: RoleConnection,
     rpc: Rpc,
     account: RelayerAccount,
     relays: Sequence[StoredRelay],
@@ -128,29 +132,27 @@ async def _find_refused_too_early(
 
     Nonces keep the order within one account. With several accounts, a reorg may mine a settle before its claim.
     """
-    places = {(call.tx_id, call.call_index) for call in refused}
-    relays = [relay for relay in relays if relay.state == "signed" and (relay.tx_id, relay.call_index) in places]
+    refused_positions = {(call.tx_id, call.call_index) for call in refused}
+    relays = [
+        relay for relay in relays if relay.state == "signed" and (relay.tx_id, relay.call_index) in refused_positions
+    ]
     if not relays:
         return []
-    async with term.transaction() as connection:
-        without_ground = await find_inconclusive_refusals(
-            connection, rpc, account.chain_id, [relay.id for relay in relays]
-        )
+    async with role_connection.transaction() as connection:
+        premature = await find_inconclusive_refusals(connection, rpc, account.chain_id, [relay.id for relay in relays])
     reasons = await replay(rpc, account.address, [(relay.target, relay.calldata) for relay in relays])
     for relay in relays:
-        if relay.id in without_ground:
+        if relay.id in premature:
             metrics.relay_chained.labels(relay.kind.value, "taken_apart").inc()
-    return [
-        relay.id for relay, reason in zip(relays, reasons, strict=True) if relay.id in without_ground or reason is None
-    ]
+    return [relay.id for relay, reason in zip(relays, reasons, strict=True) if relay.id in premature or reason is None]
 
 
-async def record_spans(term: RoleConnection, mined: Sequence[MinedTx]) -> None:
+async def record_spans(role_connection: RoleConnection, mined: Sequence[MinedTx]) -> None:
     """Record a span `relay` for each traced relay, and a span `block` for each transaction. The span `block` is a child
     of the transaction's first traced relay, with links to the other relays."""
     if not spans.is_on():
         return
-    async with term.transaction() as connection:
+    async with role_connection.transaction() as connection:
         traced = await traces_sql.read_traced_relays(connection, [tx.tx_id for tx in mined])
     now = time.time()
     for tx in mined:

@@ -1,4 +1,4 @@
-"""Results of signed relays: mined, refused, back in the queue, or alive again after a reorg."""
+"""Record what became of signed relays: mined, refused, queued again, or pending again after a reorg."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,13 +6,14 @@ import attrs
 
 from coordinatord.chain.relayer import budgets_sql
 from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, STORED_COLUMNS, StoredRelay, lock_outbox
-from coordinatord.storage.database.columns import columns
+from coordinatord.storage.database.columns import to_columns
 from coordinatord.storage.database.connections import Connection
 
 
 @attrs.frozen(slots=True)
 class RefusedCall:
-    """One relay of a mined transaction that the chain refused. `call_index` is None for a whole transaction."""
+    """Relay that the chain refused although its transaction was mined. `call_index` is None if the relay was the whole
+    transaction. `name` is the contract's error, and `raw` its data."""
 
     tx_id: int
     call_index: int | None
@@ -20,7 +21,7 @@ class RefusedCall:
     raw: bytes | None
 
 
-async def read_carried(connection: Connection, tx_ids: Iterable[int]) -> list[StoredRelay]:
+async def read_carried_relays(connection: Connection, tx_ids: Iterable[int]) -> list[StoredRelay]:
     """Return the relays of these transactions, including ended ones."""
     rows = await connection.fetch(
         f"select {STORED_COLUMNS} from relays where tx_id = any($1::bigint[]) order by id", list(tx_ids)
@@ -28,7 +29,9 @@ async def read_carried(connection: Connection, tx_ids: Iterable[int]) -> list[St
     return [StoredRelay(*row) for row in rows]
 
 
-async def rebind_carried(connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]) -> set[int]:
+async def rebind_carried_relays(
+    connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]
+) -> set[int]:
     """Bind requeued relays back to these transactions, which carried the relays earlier and took effect after all.
     Newer transactions with the same relays have no effect. Skip relays that these transactions carried without effect
     (`refused`). Return the ids of the rebound relays."""
@@ -43,12 +46,12 @@ async def rebind_carried(connection: Connection, tx_ids: Sequence[int], refused:
         " update relays set tx_id = b.tx_id, call_index = b.call_index from back b where relays.id = b.relay_id"
         " returning relays.id",
         tx_ids,
-        *columns(refused, "tx_id", "call_index"),
+        *to_columns(refused, "tx_id", "call_index"),
     )
     return {row["id"] for row in rows}
 
 
-async def end_carried(
+async def end_carried_relays(
     connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]
 ) -> list[tuple[str, str, float]]:
     """End every relay of these transactions: the relays of `refused` as refused, all others as mined. After a reorg,
@@ -65,13 +68,13 @@ async def end_carried(
         " select kind, state, extract(epoch from clock_timestamp() - created_at)::float8,"
         " pg_notify('outbox_moved', 'ended ' || id) from ended",
         tx_ids,
-        *columns(refused, "tx_id", "call_index", "name", "raw"),
+        *to_columns(refused, "tx_id", "call_index", "name", "raw"),
     )
     return [(row[0], row[1], row[2]) for row in rows]
 
 
-async def find_behind_undecided(connection: Connection, relay_ids: Sequence[int]) -> set[int]:
-    """Return the relays that have an older relay of their subject under way."""
+async def find_relays_behind_older(connection: Connection, relay_ids: Sequence[int]) -> set[int]:
+    """Return the relays that are behind an older queued or signed relay of the same subject."""
     rows = await connection.fetch(
         "select r.id from relays r where r.id = any($1::bigint[]) and exists (select from relays o"
         " where o.subject = r.subject and o.id < r.id and o.state in ('queued', 'signed'))",
@@ -80,8 +83,8 @@ async def find_behind_undecided(connection: Connection, relay_ids: Sequence[int]
     return {row["id"] for row in rows}
 
 
-async def find_undecided_with(connection: Connection, relay_ids: Sequence[int]) -> list[StoredRelay]:
-    """Return the queued and signed relays that share a subject with these relays (which are included), oldest first."""
+async def find_undecided_of_same_subjects(connection: Connection, relay_ids: Sequence[int]) -> list[StoredRelay]:
+    """Return the queued and signed relays with the subjects of these relays, including these relays, oldest first."""
     rows = await connection.fetch(
         f"select {STORED_COLUMNS} from relays where state in ('queued', 'signed')"
         " and subject in (select subject from relays where id = any($1::bigint[])) order by id",
@@ -90,7 +93,7 @@ async def find_undecided_with(connection: Connection, relay_ids: Sequence[int]) 
     return [StoredRelay(*row) for row in rows]
 
 
-async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -> None:
+async def requeue_relays(connection: Connection, relay_ids: Sequence[int], code: str) -> None:
     """Requeue signed relays whose transaction has become ineffective. Remember the transactions, which may still be
     mined. Drop a relay with `code` if it was requeued too often. Also drop a relay that had already ended before a
     reorg removed its block, and whose request is under way again."""
@@ -133,13 +136,15 @@ async def mark_lost(connection: Connection, tx_ids: Sequence[int]) -> None:
     """Record that foreign transactions used the nonces of these transactions. Requeue their relays, to be simulated
     again."""
     await connection.execute("update relay_txs set lost = true where id = any($1::bigint[])", tx_ids)
-    await requeue(connection, [relay.id for relay in await read_carried(connection, tx_ids)], "nonce_conflict")
+    await requeue_relays(
+        connection, [relay.id for relay in await read_carried_relays(connection, tx_ids)], "nonce_conflict"
+    )
 
 
 async def unmine_blocks(connection: Connection, chain_id: int, account: bytes, block_hashes: Sequence[bytes]) -> int:
     """Make the transactions of these blocks pending again, because a reorg removed the blocks. Return their number.
-    Their relays live again, except where the same request is under way: such a relay keeps its ending until its
-    transaction is mined again."""
+    Their relays become signed again. A relay keeps its ending if an equal request is under way, until its transaction
+    is mined again."""
     await lock_outbox(connection)
     rows = await connection.fetch(
         "update relay_txs set mined_hash = null, block_number = null, block_hash = null, succeeded = null"

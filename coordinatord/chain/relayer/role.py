@@ -25,7 +25,7 @@ from coordinatord.chain.rpc.views import View, decode_hex, is_true
 
 log = structlog.get_logger(__name__)
 
-# Errors for a sender without the role: the first of `post`, `claim` and `settle`, the second of `relay(bytes[])`.
+# Errors for a sender without the role. `post`, `claim` and `settle` raise the first, `relay(bytes[])` the second.
 LACKING_ROLE_ERRORS: Final = frozenset({"NotRelayer", "SenderNotRelayer"})
 # Kinds that any account may send, one by one.
 KINDS_WITHOUT_ROLE: Final = (RelayKind.FAIL, RelayKind.RECLAIM, RelayKind.CANCEL)
@@ -53,18 +53,18 @@ def raise_if_role_lacking(refusal: str | None) -> None:
 
 @attrs.define(slots=True)
 class RelayerRole:
-    """Role of an account. `missing` names the registries that do not accept the account as a relayer. `missing` is None
+    """Role of an account. `missing_in` names the registries that do not accept the account as a relayer, or is None
     before the first answer."""
 
     account: bytes
     registries: Mapping[str, bytes]
-    missing: tuple[str, ...] | None = None
+    missing_in: tuple[str, ...] | None = None
     # Time of the last answer, by time.monotonic().
     read_at: float = -math.inf
 
     @property
     def is_missing(self) -> bool:
-        return bool(self.missing)
+        return bool(self.missing_in)
 
     def role_calls(self, block: str | Mapping[str, str] = "latest") -> list[RpcCall]:
         """Return the calls to add to a read of the head. Pass their answers, in order, to `learn_role`."""
@@ -72,7 +72,7 @@ class RelayerRole:
         return [View(registry, data, "config_read", block=block).as_call() for registry in self.registries.values()]
 
     def learn_role(self, answers: Sequence[msgspec.Raw | RpcError]) -> None:
-        """Learn the role from the answers to `role_calls`. An error among them changes nothing.
+        """Learn the role from the answers to `role_calls`. If an answer is an error, change nothing.
 
         Raise Retryable for an answer that is not hex.
         """
@@ -87,7 +87,7 @@ class RelayerRole:
             )
         elif self.is_missing and not missing:
             log.info("relayer role granted", account=hex_of(self.account))
-        self.missing = missing
+        self.missing_in = missing
         self.read_at = time.monotonic()
         metrics.relayer_role.labels(hex_of(self.account)).set(not missing)
 

@@ -7,7 +7,7 @@ import attrs
 from coordinatord.chain.relayer.coalesce import Rank
 from coordinatord.chain.relayer.fees import NO_CEILING, FeeCeiling
 
-# Default of `mined_within`. Longer than the interval of rebroadcasts.
+# Default of `mined_within_s`. Longer than the interval of rebroadcasts.
 MINED_WITHIN_S: Final = 15.0
 
 
@@ -27,7 +27,7 @@ class RelayerSettings:
     # Limit of signed transactions that are not mined. Nodes drop transactions far ahead of the chain's nonce.
     max_in_flight: int = 256
     # Seconds that the next transaction may stay with a node before a higher fee is offered.
-    mined_within: float = MINED_WITHIN_S
+    mined_within_s: float = MINED_WITHIN_S
     # True to follow the account and sign only replacements.
     replacements_only: bool = False
 
@@ -42,7 +42,7 @@ class RelayerSettings:
 
     @property
     def busy_poll_interval_s(self) -> float:
-        """Seconds between looks at the head while transactions are pending: a fraction of the block time."""
+        """Seconds between reads of the head while transactions are pending: a fraction of the block time."""
         return min(max(self.block_time_ms / 40_000, 0.01), 0.25)
 
     @property

@@ -24,7 +24,13 @@ from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.rpc.client import Transport
-from coordinatord.chain.signing.signers import SigningFailed, SigningProgram, as_json, decode_signed_hex, require_signed
+from coordinatord.chain.signing.signers import (
+    SigningFailed,
+    SigningProgram,
+    decode_signed_hex,
+    require_signed_transaction,
+    rpc_transaction,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -64,8 +70,8 @@ class ExternalSigner:
     """External signer with a timeout for each answer and a backoff after each failure."""
 
     address: bytes
-    _ask: Callable[[Transaction], Awaitable[bytes]] = attrs.field(repr=False)
-    _seconds: float
+    _request_signature: Callable[[Transaction], Awaitable[bytes]] = attrs.field(repr=False)
+    _timeout_s: float
     _clock: Callable[[], float] = time.monotonic
     _failures: int = 0
     _backoff_until: float = 0.0
@@ -73,15 +79,15 @@ class ExternalSigner:
     async def sign(self, transaction: Transaction) -> SignedTransaction:
         if self._clock() < self._backoff_until:
             raise SignerUnavailable(
-                "relay_unavailable", "the relayer's signer failed a moment ago and is not asked again yet"
+                "relay_unavailable", "the relayer's signer failed recently and is paused; try again later"
             )
         try:
-            with anyio.fail_after(self._seconds):
-                raw = await self._ask(transaction)
+            with anyio.fail_after(self._timeout_s):
+                raw = await self._request_signature(transaction)
         except SigningFailed as failed:
             raise self._record_failure(failed.message) from failed
         except TimeoutError:
-            raise self._record_failure(f"no signature within {self._seconds:g} s") from None
+            raise self._record_failure(f"no signature within {self._timeout_s:g} s") from None
         if self._failures:
             log.info("signer recovered", account=hex_of(self.address))
         self._failures = 0
@@ -96,41 +102,46 @@ class ExternalSigner:
         return SignerUnavailable("relay_unavailable", f"the relayer's signer gave no signature: {reason}")
 
 
-def program_signer(program: SigningProgram, address: bytes, seconds: float) -> ExternalSigner:
-    async def ask(transaction: Transaction) -> bytes:
+def program_signer(program: SigningProgram, address: bytes, timeout_s: float) -> ExternalSigner:
+    async def request_signature(transaction: Transaction) -> bytes:
         return await to_thread.run_sync(program.sign, transaction, abandon_on_cancel=True)
 
     # The program has its own timeout. This one covers the thread.
-    return ExternalSigner(address, ask, seconds + 1)
+    return ExternalSigner(address, request_signature, timeout_s + 1)
 
 
-class _Answer(msgspec.Struct):
+class _SignerAnswer(msgspec.Struct):
     result: str | dict[str, object] | None = None
     error: dict[str, object] | None = None
 
 
-def http_signer(transport: Transport, address: bytes, account: str, seconds: float) -> ExternalSigner:
+def http_signer(transport: Transport, address: bytes, account: str, timeout_s: float) -> ExternalSigner:
     """Return a signer that uses `eth_signTransaction`, which Web3Signer and nodes with keys serve."""
     setting = "RELAYER_SIGNER_URL"
 
-    async def ask(transaction: Transaction) -> bytes:
-        body = {"jsonrpc": "2.0", "id": 1, "method": "eth_signTransaction", "params": [as_json(transaction, account)]}
+    async def request_signature(transaction: Transaction) -> bytes:
+        body = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "eth_signTransaction",
+            "params": [rpc_transaction(transaction, account)],
+        }
         try:
             status, text = await transport(msgspec.json.encode(body))
         except NoResponse as error:
             raise SigningFailed(f"{setting} does not answer: {error}") from None
-        raw = _read_answer(status, text, setting)
-        await to_thread.run_sync(require_signed, raw, transaction, account, setting)
+        raw = _decode_signer_answer(status, text, setting)
+        await to_thread.run_sync(require_signed_transaction, raw, transaction, account, setting)
         return raw
 
-    return ExternalSigner(address, ask, seconds)
+    return ExternalSigner(address, request_signature, timeout_s)
 
 
-def _read_answer(status: int, text: bytes, setting: str) -> bytes:
+def _decode_signer_answer(status: int, text: bytes, setting: str) -> bytes:
     try:
-        answer = msgspec.json.decode(text, type=_Answer)
+        answer = msgspec.json.decode(text, type=_SignerAnswer)
     except DECODE_ERRORS:
-        raise SigningFailed(f"{setting} answers with HTTP {status} and no JSON-RPC") from None
+        raise SigningFailed(f"{setting} answered HTTP {status} without a JSON-RPC body") from None
     if answer.error is not None:
         reason = str(answer.error.get("message", ""))[:_MAX_REASON_CHARS]
         raise SigningFailed(f"{setting} refuses to sign: {reason}")
@@ -148,7 +159,7 @@ async def sign_in_order(
     signatures are requested at once. Signatures after a failed one are discarded, so that nonces have no gap."""
     signed: list[SignedTransaction] = []
     for first in range(0, len(transactions), MAX_PARALLEL_SIGNATURES):
-        found = await _sign_together(signer, transactions[first : first + MAX_PARALLEL_SIGNATURES])
+        found = await _sign_batch(signer, transactions[first : first + MAX_PARALLEL_SIGNATURES])
         for answer in found:
             if isinstance(answer, SignerUnavailable):
                 return signed, answer
@@ -156,18 +167,18 @@ async def sign_in_order(
     return signed, None
 
 
-async def _sign_together(
+async def _sign_batch(
     signer: AccountSigner, transactions: Sequence[Transaction]
 ) -> list[SignedTransaction | SignerUnavailable]:
     found: dict[int, SignedTransaction | SignerUnavailable] = {}
 
-    async def sign_one(place: int, transaction: Transaction) -> None:
+    async def sign_one(index: int, transaction: Transaction) -> None:
         try:
-            found[place] = await signer.sign(transaction)
+            found[index] = await signer.sign(transaction)
         except SignerUnavailable as error:
-            found[place] = error
+            found[index] = error
 
     async with anyio.create_task_group() as tasks:
-        for place, transaction in enumerate(transactions):
-            tasks.start_soon(sign_one, place, transaction)
-    return [found[place] for place in range(len(transactions))]
+        for index, transaction in enumerate(transactions):
+            tasks.start_soon(sign_one, index, transaction)
+    return [found[index] for index in range(len(transactions))]

@@ -13,7 +13,7 @@ import msgspec
 
 from common.artifacts import decode_error_name
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.rpc.client import Json, Rpc, RpcCall, decode_quantity, decode_result, retryable_of
+from coordinatord.chain.rpc.client import Json, Rpc, RpcCall, decode_quantity, decode_result, to_retryable
 from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 
 
@@ -34,33 +34,35 @@ class WouldRevert:
 
 @attrs.frozen(slots=True)
 class NoVerdict:
-    """The node gave no verdict. `code` is for the caller."""
+    """The node gave no verdict. `code` is the error code for the caller."""
 
     code: str
 
 
 Verdict: TypeAlias = WouldPass | WouldRevert | NoVerdict
 # Target and calldata.
-CallData: TypeAlias = tuple[bytes, bytes]
+ContractCall: TypeAlias = tuple[bytes, bytes]
 
 
-async def simulate(rpc: Rpc, account: bytes, calls: Sequence[CallData], limits: Sequence[int | None]) -> list[Verdict]:
+async def simulate(
+    rpc: Rpc, account: bytes, calls: Sequence[ContractCall], limits: Sequence[int | None]
+) -> list[Verdict]:
     """Return a verdict for each (target, calldata). Raise Retryable when the node does not answer at all."""
     verdicts: dict[int, Verdict] = {}
-    known = [(place, limit) for place, limit in enumerate(limits) if limit is not None]
-    requests = [_build_request("eth_call", account, calls[place], "latest", gas=limit) for place, limit in known]
-    for (place, limit), answer in zip(known, await _request_all(rpc, requests), strict=True):
+    known = [(index, limit) for index, limit in enumerate(limits) if limit is not None]
+    requests = [_build_request("eth_call", account, calls[index], "latest", gas=limit) for index, limit in known]
+    for (index, limit), answer in zip(known, await _request_all(rpc, requests), strict=True):
         if not isinstance(answer, RpcError):
-            verdicts[place] = WouldPass(limit)
-    others = [place for place in range(len(calls)) if place not in verdicts]
-    requests = [_build_request("eth_estimateGas", account, calls[place], "latest") for place in others]
-    for place, answer in zip(others, await _request_all(rpc, requests), strict=True):
-        verdicts[place] = _decode_verdict(answer)
-    return [verdicts[place] for place in range(len(calls))]
+            verdicts[index] = WouldPass(limit)
+    others = [index for index in range(len(calls)) if index not in verdicts]
+    requests = [_build_request("eth_estimateGas", account, calls[index], "latest") for index in others]
+    for index, answer in zip(others, await _request_all(rpc, requests), strict=True):
+        verdicts[index] = _decode_verdict(answer)
+    return [verdicts[index] for index in range(len(calls))]
 
 
 async def replay(
-    rpc: Rpc, account: bytes, calls: Sequence[CallData], block_number: int | None = None
+    rpc: Rpc, account: bytes, calls: Sequence[ContractCall], block_number: int | None = None
 ) -> list[WouldRevert | None]:
     """Return the reason why each call reverts on the state of that block, or None if the call passes. Use the latest
     block if no block is given, or if the node no longer has the state of that block."""
@@ -71,7 +73,7 @@ async def replay(
         if isinstance(answer, RpcError) and answer.kind not in (RpcErrorKind.REVERTED, RpcErrorKind.TOO_LITTLE_GAS):
             if block_number is not None:
                 return await replay(rpc, account, calls)
-            raise retryable_of(answer, "eth_call")
+            raise to_retryable(answer, "eth_call")
         reasons.append(decode_revert(answer.data) if isinstance(answer, RpcError) else None)
     return reasons
 
@@ -85,27 +87,27 @@ class _SimulatedBlock(msgspec.Struct):
 
 
 async def simulate_sequences(
-    rpc: Rpc, account: bytes, runs: Sequence[Sequence[tuple[CallData, int]]]
+    rpc: Rpc, account: bytes, sequences: Sequence[Sequence[tuple[ContractCall, int]]]
 ) -> list[list[bool] | RpcError]:
-    """Run the (call, gas limit) pairs of each run one after another, on the latest state. Return, for each run, which
-    calls passed, or the error of the run. Raise Retryable when the node does not answer at all."""
+    """Run the (call, gas limit) pairs of each sequence one after another, on the latest state. Return, for each
+    sequence, which calls passed, or its error. Raise Retryable when the node does not answer at all."""
     requests = [
         RpcCall(
             "eth_simulateV1",
-            ({"blockStateCalls": [{"calls": [_call_params(account, call, gas) for call, gas in run]}]}, "latest"),
+            ({"blockStateCalls": [{"calls": [_call_params(account, call, gas) for call, gas in sequence]}]}, "latest"),
         )
-        for run in runs
+        for sequence in sequences
     ]
     found: list[list[bool] | RpcError] = []
-    for run, answer in zip(runs, await _request_all(rpc, requests), strict=True):
+    for sequence, answer in zip(sequences, await _request_all(rpc, requests), strict=True):
         if isinstance(answer, RpcError):
             found.append(answer)
             continue
         blocks = decode_result(answer, list[_SimulatedBlock], "eth_simulateV1")
         calls = [call for block in blocks for call in block.calls]
-        if len(calls) != len(run):
+        if len(calls) != len(sequence):
             raise Retryable(
-                "chain_unreachable", f"eth_simulateV1 returned {len(calls)} calls, but {len(run)} were sent"
+                "chain_unreachable", f"eth_simulateV1 returned {len(calls)} calls, but {len(sequence)} were sent"
             )
         found.append([decode_quantity(call.status) == 1 for call in calls])
     return found
@@ -115,11 +117,11 @@ def decode_revert(data: bytes) -> WouldRevert:
     return WouldRevert(decode_error_name(data), data)
 
 
-def _build_request(method: str, account: bytes, call: CallData, block: str, *, gas: int | None = None) -> RpcCall:
+def _build_request(method: str, account: bytes, call: ContractCall, block: str, *, gas: int | None = None) -> RpcCall:
     return RpcCall(method, (_call_params(account, call, gas), block))
 
 
-def _call_params(account: bytes, call: CallData, gas: int | None) -> dict[str, Json]:
+def _call_params(account: bytes, call: ContractCall, gas: int | None) -> dict[str, Json]:
     target, calldata = call
     request: dict[str, Json] = {
         "from": "0x" + account.hex(),
@@ -136,12 +138,12 @@ async def _request_all(rpc: Rpc, requests: Sequence[RpcCall]) -> list[msgspec.Ra
         return await rpc.batch(requests)
     # The node answered the whole batch with one error.
     except RpcError as error:
-        raise retryable_of(error, requests[0].method) from error
+        raise to_retryable(error, requests[0].method) from error
 
 
 def _decode_verdict(answer: msgspec.Raw | RpcError) -> Verdict:
     if isinstance(answer, RpcError):
         if answer.kind is RpcErrorKind.REVERTED:
             return decode_revert(answer.data)
-        return NoVerdict(retryable_of(answer, "eth_estimateGas").code or "rpc_internal")
+        return NoVerdict(to_retryable(answer, "eth_estimateGas").code or "rpc_internal")
     return WouldPass(decode_quantity(decode_result(answer, str, "eth_estimateGas")))

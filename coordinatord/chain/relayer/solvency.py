@@ -13,30 +13,30 @@ from common.scalars import hex_of
 from coordinatord.base.outcomes import PredictedRefusal
 from coordinatord.chain.contracts.payment_token import PaymentToken, decode_balance
 from coordinatord.chain.relayer.budgets_sql import Standing
-from coordinatord.chain.relayer.outbox_sql import Promise
+from coordinatord.chain.relayer.outbox_sql import PaymentPromise
 from coordinatord.chain.rpc.views import read_many
 
 
 @attrs.frozen(slots=True)
-class Promises:
+class SolvencyChecks:
     """Checks whether owners can pay for their posts."""
 
     token: PaymentToken
 
     async def promise_payment(
         self, standing: Standing, owner: bytes, amount: int, balance: int | None
-    ) -> Promise | None:
+    ) -> PaymentPromise | None:
         """Return the promise to pay `amount` for a post, or None if the owner's balance does not cover it. `balance` is
         the owner's latest balance, or None if the token did not answer."""
         # Without a balance, the check of the chain decides.
         if balance is None:
-            return Promise(amount)
-        promised = standing.open_amounts + standing.unindexed
+            return PaymentPromise(amount)
+        promised = standing.open_amounts + standing.unindexed_amounts
         if promised + amount > balance:
             balance = await self.read_balance_as_indexed(owner, standing, balance)
         if promised + amount > balance:
             return None
-        return Promise(amount, balance - standing.open_amounts, standing.position)
+        return PaymentPromise(amount, balance - standing.open_amounts, standing.position)
 
     async def read_balance_as_indexed(self, owner: bytes, standing: Standing, latest: int) -> int:
         """Return the balance at the block of the open jobs' sum, or the latest balance if that is higher. The latest
@@ -55,11 +55,13 @@ def insufficient_balance(owner: bytes, amount: int, balance: int | None) -> Pred
     """Return the refusal of a job that its owner cannot pay for, with the balance and the address to fund."""
     address = hex_of(owner)
     if balance is None:
-        held, remedy = "too little of the payment token", f"send more to {address}"
+        balance_text, remedy = "too little of the payment token", f"send more to {address}"
     elif balance < amount:
-        held = f"{balance} base units of the payment token"
+        balance_text = f"{balance} base units of the payment token"
         remedy = f"send at least {amount - balance} to {address}"
     else:
-        held = f"{balance} base units of the payment token, promised to its open jobs"
+        balance_text = f"{balance} base units of the payment token, promised to its open jobs"
         remedy = f"send more to {address}, or cancel some of its open jobs"
-    return PredictedRefusal(INSUFFICIENT_BALANCE, f"the job may cost {amount} and {address} holds {held}: {remedy}")
+    return PredictedRefusal(
+        INSUFFICIENT_BALANCE, f"the job may cost {amount} and {address} holds {balance_text}: {remedy}"
+    )

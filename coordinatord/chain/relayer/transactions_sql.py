@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import attrs
 
-from coordinatord.chain.relayer.in_flight import PendingTx, Version
-from coordinatord.storage.database.columns import columns
+from coordinatord.chain.relayer.in_flight import PendingTx, SignedVersion
+from coordinatord.storage.database.columns import to_columns
 from coordinatord.storage.database.connections import Connection
 
 
 @attrs.frozen(slots=True)
 class MinedTx:
-    """Transaction found in a block. `mined_hash` names the mined version. `fills` is True for a self-transfer."""
+    """Transaction found in a block. `mined_hash` names the mined version, which may be a self-transfer."""
 
     tx_id: int
     mined_hash: bytes
@@ -22,7 +22,7 @@ class MinedTx:
     block_hash: bytes
     succeeded: bool
     gas_used: int = 0
-    fills: bool = False
+    is_self_transfer: bool = False
 
 
 async def read_next_nonce(connection: Connection, chain_id: int, account: bytes) -> int | None:
@@ -40,8 +40,8 @@ async def insert_transactions(connection: Connection, chain_id: int, account: by
         " returning id, nonce",
         chain_id,
         account,
-        *columns(txs, "nonce", "target", "calldata", "gas"),
-        ["fill" if tx.latest.fills else "relay" for tx in txs],
+        *to_columns(txs, "nonce", "target", "calldata", "gas"),
+        ["fill" if tx.latest.is_self_transfer else "relay" for tx in txs],
     )
     id_of = {r["nonce"]: r["id"] for r in rows}
     for tx in txs:
@@ -49,19 +49,19 @@ async def insert_transactions(connection: Connection, chain_id: int, account: by
     await add_versions(connection, [(tx.id, tx.latest) for tx in txs])
 
 
-async def add_versions(connection: Connection, versions: Sequence[tuple[int, Version]]) -> None:
+async def add_versions(connection: Connection, versions: Sequence[tuple[int, SignedVersion]]) -> None:
     """Store new versions by transaction id. Skip bytes that are stored already."""
     await connection.execute(
         "insert into relay_tx_versions (tx_id, hash, raw, max_fee, max_tip, fills)"
         " select * from unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::numeric[], $5::numeric[], $6::boolean[])"
         " on conflict do nothing",
         [tx_id for tx_id, _ in versions],
-        *columns([version for _, version in versions], "hash", "raw", "max_fee", "max_tip", "fills"),
+        *to_columns([version for _, version in versions], "hash", "raw", "max_fee", "max_tip", "is_self_transfer"),
     )
 
 
 async def insert_foreign_nonces(connection: Connection, chain_id: int, account: bytes, nonces: range) -> None:
-    """Store nonces that foreign transactions used before they were assigned here."""
+    """Store nonces that foreign transactions used before this deployment assigned the nonces."""
     await connection.execute(
         "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, purpose, lost)"
         " select $1, $2, n, $2, ''::bytea, 0, 'foreign', true from generate_series($3::bigint, $4::bigint) as n",
@@ -73,7 +73,7 @@ async def insert_foreign_nonces(connection: Connection, chain_id: int, account: 
 
 
 async def find_unexplained_nonces(connection: Connection, chain_id: int, account: bytes, below: int) -> list[int]:
-    """Return nonces under `below` that unknown bytes have recently used."""
+    """Return nonces under `below` that unknown transactions used in the last hour."""
     rows = await connection.fetch(
         "select nonce from relay_txs where chain_id = $1 and account = $2 and nonce < $3 and lost"
         " and purpose = 'foreign' and created_at > now() - interval '1 hour' order by nonce",
@@ -95,37 +95,39 @@ async def adopt_transaction(connection: Connection, chain_id: int, account: byte
     await add_versions(connection, [(tx.id, tx.latest)])
 
 
-async def turn_into_fill(connection: Connection, fill: PendingTx) -> None:
+async def turn_into_self_transfer(connection: Connection, self_transfer: PendingTx) -> None:
     """Turn a lost nonce, which a reorg freed, into a self-transfer."""
     await connection.execute(
-        "update relay_txs set lost = false, purpose = 'fill', gas = $2 where id = $1", fill.id, fill.gas
+        "update relay_txs set lost = false, purpose = 'fill', gas = $2 where id = $1",
+        self_transfer.id,
+        self_transfer.gas,
     )
-    await add_versions(connection, [(fill.id, fill.latest)])
+    await add_versions(connection, [(self_transfer.id, self_transfer.latest)])
 
 
 async def read_pending(connection: Connection, chain_id: int, account: bytes) -> list[PendingTx]:
-    """Return the transactions with nonces not known to be used, in nonce order."""
-    return await _read_stored(connection, chain_id, account, "t.block_number is null and not t.lost")
+    """Return the transactions whose nonces are not known to be used, in nonce order."""
+    return await _read_stored_txs(connection, chain_id, account, "t.block_number is null and not t.lost")
 
 
 async def read_lost(connection: Connection, chain_id: int, account: bytes) -> list[PendingTx]:
     """Return the transactions of the last hour that lost their nonce to a foreign transaction. A reorg may revive
     them."""
-    return await _read_stored(connection, chain_id, account, "t.lost and t.created_at > now() - interval '1 hour'")
+    return await _read_stored_txs(connection, chain_id, account, "t.lost and t.created_at > now() - interval '1 hour'")
 
 
-async def _read_stored(connection: Connection, chain_id: int, account: bytes, which: str) -> list[PendingTx]:
+async def _read_stored_txs(connection: Connection, chain_id: int, account: bytes, condition: str) -> list[PendingTx]:
     rows = await connection.fetch(
         "select t.id, t.nonce, t.target, t.gas, t.calldata, t.refusal, v.hash, v.raw, v.max_fee, v.max_tip, v.fills"
         " from relay_txs t join relay_tx_versions v on v.tx_id = t.id"
-        f" where t.chain_id = $1 and t.account = $2 and {which}"
+        f" where t.chain_id = $1 and t.account = $2 and {condition}"
         " order by t.nonce, v.created_at",
         chain_id,
         account,
     )
     txs: dict[int, PendingTx] = {}
     for r in rows:
-        version = Version(r["hash"], r["raw"], int(r["max_fee"]), int(r["max_tip"]), r["fills"])
+        version = SignedVersion(r["hash"], r["raw"], int(r["max_fee"]), int(r["max_tip"]), r["fills"])
         if r["id"] in txs:
             txs[r["id"]].versions.append(version)
         else:
@@ -141,7 +143,7 @@ async def record_mined(connection: Connection, txs: Sequence[MinedTx]) -> None:
         " succeeded = m.succeeded, lost = false"
         " from unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bytea[], $5::boolean[])"
         " as m(id, hash, number, block, succeeded) where relay_txs.id = m.id",
-        *columns(txs, "tx_id", "mined_hash", "block_number", "block_hash", "succeeded"),
+        *to_columns(txs, "tx_id", "mined_hash", "block_number", "block_hash", "succeeded"),
     )
 
 
@@ -187,15 +189,15 @@ async def mark_sent(connection: Connection, txs: Sequence[tuple[int, str | None,
 
 
 @attrs.frozen(slots=True)
-class AccountUse:
-    """Account with its number of `pending` transactions, and the seconds since its last signature (`quiet`)."""
+class AccountUsage:
+    """Account with its number of `pending` transactions, and the seconds since its last signature (`idle_s`)."""
 
     account: bytes
     pending: int
-    quiet: float
+    idle_s: float
 
 
-async def read_account_uses(connection: Connection, chain_id: int) -> list[AccountUse]:
+async def read_account_usages(connection: Connection, chain_id: int) -> list[AccountUsage]:
     """Return every account that this deployment ever signed for, the most recently used first. The query reads only the
     index."""
     rows = await connection.fetch(
@@ -210,7 +212,7 @@ async def read_account_uses(connection: Connection, chain_id: int) -> list[Accou
         " where k.account is not null order by l.quiet",
         chain_id,
     )
-    return [AccountUse(*row) for row in rows]
+    return [AccountUsage(*row) for row in rows]
 
 
 async def read_newest_blocks(connection: Connection, chain_id: int, window: int) -> list[tuple[int, bytes]]:
@@ -231,7 +233,7 @@ async def read_mined_blocks(
     connection: Connection, chain_id: int, account: bytes, from_block: int
 ) -> list[tuple[int, bytes]]:
     """Return number and hash of each block with transactions of the account, from `from_block` on."""
-    # Groups come in the order of the index. PostgreSQL before 16 would sort distinct pairs as a whole.
+    # Grouping follows the order of the index. For distinct pairs, PostgreSQL before 16 would sort all rows.
     rows = await connection.fetch(
         "select block_number, array_agg(distinct block_hash) as hashes from relay_txs"
         " where chain_id = $1 and account = $2 and block_number >= $3 group by block_number order by block_number",

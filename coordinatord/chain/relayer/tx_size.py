@@ -44,19 +44,19 @@ class AdaptiveTxLimits:
     large transaction."""
 
     block_gas_limit: int = 0
-    _gas: int = TX_GAS_CAP
-    _bytes: int = MAX_TX_BYTES
-    _until: float = 0.0
+    _max_gas: int = TX_GAS_CAP
+    _max_bytes: int = MAX_TX_BYTES
+    _lowered_until: float = 0.0
 
     def limits_at(self, now: float) -> TxLimits:
-        if now >= self._until:
-            self._gas, self._bytes = TX_GAS_CAP, MAX_TX_BYTES
-        return TxLimits(min(self.block_gas_limit // _BLOCK_GAS_DIVISOR, self._gas), self._bytes)
+        if now >= self._lowered_until:
+            self._max_gas, self._max_bytes = TX_GAS_CAP, MAX_TX_BYTES
+        return TxLimits(min(self.block_gas_limit // _BLOCK_GAS_DIVISOR, self._max_gas), self._max_bytes)
 
     def lower_gas_limit(self, gas: int, now: float) -> None:
-        self._gas = min(self._gas, max(gas // 2, _MIN_LOWERED_GAS))
-        self._until = now + _LOWERED_LIMIT_DURATION_S
+        self._max_gas = min(self._max_gas, max(gas // 2, _MIN_LOWERED_GAS))
+        self._lowered_until = now + _LOWERED_LIMIT_DURATION_S
 
     def lower_byte_limit(self, size: int, now: float) -> None:
-        self._bytes = min(self._bytes, max(size // 2, _MIN_LOWERED_BYTES))
-        self._until = now + _LOWERED_LIMIT_DURATION_S
+        self._max_bytes = min(self._max_bytes, max(size // 2, _MIN_LOWERED_BYTES))
+        self._lowered_until = now + _LOWERED_LIMIT_DURATION_S

@@ -51,19 +51,19 @@ async def run_relayer(
     settings: RelayerSettings,
     role: RelayerRole | None = None,
 ) -> None:
-    """Relay from the signer's account whenever this process holds its role, until cancelled."""
+    """Relay from the signer's account whenever this process holds the account's role, until cancelled."""
     if settings.fee_ceiling.cap is None or settings.fee_ceiling.tip is None:
         log.warning("fees have no ceiling: set RELAY_MAX_FEE_GWEI and RELAY_MAX_TIP_GWEI", chain_id=chain_id)
 
     async def work(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-        term = RoleConnection(connection)
-        async with term.transaction() as inside:
+        role_connection = RoleConnection(connection)
+        async with role_connection.transaction() as inside:
             pending = PendingTxs(await transactions_sql.read_pending(inside, chain_id, signer.address))
             lost = PendingTxs(await transactions_sql.read_lost(inside, chain_id, signer.address))
         account = RelayerAccount(
-            chain_id, signer, pending, lost, room=AdaptiveTxLimits(), ceiling=settings.fee_ceiling, role=role
+            chain_id, signer, pending, lost, tx_limits=AdaptiveTxLimits(), ceiling=settings.fee_ceiling, role=role
         )
-        await _Worker(term, rpc, account, notices, settings).run()
+        await _Worker(role_connection, rpc, account, notices, settings).run()
 
     await hold_role(database, relayer_role_name(chain_id, signer.address), work)
 
@@ -73,15 +73,20 @@ class _Worker:
     another nonce's receipt."""
 
     def __init__(
-        self, term: RoleConnection, rpc: Rpc, account: RelayerAccount, notices: Notices, settings: RelayerSettings
+        self,
+        role_connection: RoleConnection,
+        rpc: Rpc,
+        account: RelayerAccount,
+        notices: Notices,
+        settings: RelayerSettings,
     ) -> None:
-        self._term = term
+        self._role_connection = role_connection
         self._rpc = rpc
         self._account = account
         self._notices = notices
         self._settings = settings
-        self._receipt_watcher = ReceiptWatcher(term, rpc, account)
-        self._intake = RelayIntake(term, rpc, account, settings)
+        self._receipt_watcher = ReceiptWatcher(role_connection, rpc, account)
+        self._intake = RelayIntake(role_connection, rpc, account, settings)
         self._caught_up = anyio.Event()
         self._wake_signing, self._wake_sending, self._wake_head_reads = Wake(), Wake(), Wake()
         self._account_read_at = 0.0
@@ -92,7 +97,7 @@ class _Worker:
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(self._follow_head)
-            tasks.start_soon(self._send_due)
+            tasks.start_soon(self._send_due_versions)
             if not self._settings.replacements_only:
                 tasks.start_soon(self._record_metrics)
                 tasks.start_soon(self._drain_queue)
@@ -100,10 +105,10 @@ class _Worker:
     async def _follow_head(self) -> None:
         """Apply new blocks, repair the account's nonces and raise fees, until cancelled."""
         while True:
-            looked = await self._run_decision("follow the chain", self._process_head, may_change_node=True)
+            succeeded = await self._run_decision("follow the chain", self._process_head, may_change_node=True)
             busy = len(self._account.pending) > 0
             pause = self._settings.busy_poll_interval_s if busy else self._settings.idle_poll_interval_s
-            await self._wake_head_reads.wait(pause if looked else max(pause, _RETRY_PAUSE_S))
+            await self._wake_head_reads.wait(pause if succeeded else max(pause, _RETRY_PAUSE_S))
 
     async def _process_head(self) -> None:
         last_head = self._receipt_watcher.head
@@ -117,17 +122,17 @@ class _Worker:
             # Without the signer, signed transactions are still followed and sent. The next read of the head tries
             # again.
             with suppress(SignerUnavailable):
-                await repair_nonces(self._term, self._rpc, self._account, block)
+                await repair_nonces(self._role_connection, self._rpc, self._account, block)
             self._wake_signing()
         with suppress(SignerUnavailable):
-            await raise_fees(self._term, self._account, self._settings.mined_within)
+            await raise_fees(self._role_connection, self._account, self._settings.mined_within_s)
         self._caught_up.set()
         self._wake_sending()
 
     def _record_fee_metrics(self) -> None:
         account = self._account
         if self._settings.replacements_only:
-            # The relaying account sets these metrics.
+            # These metrics belong to the account that still relays.
             return
         metrics.relay_fees_above_ceiling.set(account.ceiling.is_below(account.market))
         metrics.relay_gas_price.labels("base_fee").set(account.market.base_fee)
@@ -148,40 +153,40 @@ class _Worker:
             self._wake_sending()
             self._wake_head_reads()
 
-    async def _send_due(self) -> None:
+    async def _send_due_versions(self) -> None:
         """Send stored bytes that are due, in nonce order."""
         await self._caught_up.wait()
         while True:
             now = anyio.current_time()
-            due = [tx for tx in self._account.pending if tx.due <= now]
+            due = [tx for tx in self._account.pending if tx.next_send_at <= now]
             if due:
-                await self._apply_sendings(await broadcast(self._rpc, due))
+                await self._apply_sent_versions(await broadcast(self._rpc, due))
                 # Intake waits while signed bytes are unsent.
                 self._wake_signing()
-            following = min((tx.due for tx in self._account.pending), default=math.inf)
-            await self._wake_sending.wait(min(max(following - anyio.current_time(), 0.0), _ACCOUNT_REFRESH_INTERVAL_S))
+            next_due = min((tx.next_send_at for tx in self._account.pending), default=math.inf)
+            await self._wake_sending.wait(min(max(next_due - anyio.current_time(), 0.0), _ACCOUNT_REFRESH_INTERVAL_S))
 
-    async def _apply_sendings(self, sendings: list[SentVersion]) -> None:
-        before = {sending.tx.id: sending.tx.refusal for sending in sendings}
-        apply_sent_versions(self._account, sendings, anyio.current_time())
-        if any(sending.outcome is SendResult.NONCE_USED for sending in sendings):
+    async def _apply_sent_versions(self, sent_versions: list[SentVersion]) -> None:
+        before = {sent_version.tx.id: sent_version.tx.refusal for sent_version in sent_versions}
+        apply_sent_versions(self._account, sent_versions, anyio.current_time())
+        if any(sent_version.outcome is SendResult.NONCE_USED for sent_version in sent_versions):
             # Read the nonce now instead of with the next block.
             self._account_read_at = 0.0
         self._wake_head_reads()
         sent = [
-            (sending.tx.id, sending.tx.refusal, sending.outcome is SendResult.ACCEPTED)
-            for sending in sendings
-            if sending.outcome is SendResult.ACCEPTED or sending.tx.refusal != before[sending.tx.id]
+            (sent_version.tx.id, sent_version.tx.refusal, sent_version.outcome is SendResult.ACCEPTED)
+            for sent_version in sent_versions
+            if sent_version.outcome is SendResult.ACCEPTED or sent_version.tx.refusal != before[sent_version.tx.id]
         ]
         if sent:
-            async with self._term.transaction() as connection:
+            async with self._role_connection.transaction() as connection:
                 await transactions_sql.mark_sent(connection, sent)
 
     async def _record_metrics(self) -> None:
         """Record metrics of the queue, until cancelled."""
         while True:
             metrics.relay_transactions_pending.set(len(self._account.pending))
-            async with self._term.transaction() as connection:
+            async with self._role_connection.transaction() as connection:
                 waiting, age = await queue_sql.read_queue_lengths(connection)
             for priority in outbox_sql.Priority:
                 metrics.relay_queue_depth.labels(priority.name.lower()).set(waiting.get(priority, 0))
@@ -189,17 +194,17 @@ class _Worker:
             await anyio.sleep(_QUEUE_POLL_INTERVAL_S)
 
     async def _run_decision(
-        self, what: str, do: Callable[[], Awaitable[None]], *, may_change_node: bool = False
+        self, description: str, decide: Callable[[], Awaitable[None]], *, may_change_node: bool = False
     ) -> bool:
-        """Make one decision with the view of one node. Return False when the node or the signer failed. Errors of
+        """Make one decision with the answers of one node. Return False when the node or the signer failed. Errors of
         the database end the term."""
         try:
             async with self._rpc.decision(may_change_node=may_change_node):
-                await do()
+                await decide()
         except SignerUnavailable:
-            # The signer logged it.
+            # The signer has logged the failure.
             return False
         except (Retryable, RpcError) as error:
-            log.warning("decision failed", what=what, reason=str(error))
+            log.warning("decision failed", what=description, reason=str(error))
             return False
         return True

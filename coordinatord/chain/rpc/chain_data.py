@@ -9,12 +9,11 @@ import msgspec
 
 # Fits PostgreSQL's bigint.
 Quantity = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{1,15}$")]
-# At most nine hex digits, which end in the year 4147. Webhook messages format block times as dates. Dates end with the
-# year 9999, which ten digits can exceed.
+# At most nine hex digits, which reach the year 4147. Ten digits could exceed 9999, the last year of a Python date.
 _Timestamp = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{1,9}$")]
 Hash = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{64}$")]
 _Bloom = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]+$")]
-# 0x and 32 bytes.
+# 32 bytes in hex, with 0x.
 Word = Annotated[str, msgspec.Meta(min_length=66, max_length=66)]
 
 

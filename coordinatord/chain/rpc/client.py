@@ -58,7 +58,7 @@ async def open_transport(url: str, *, connections: int, timeout_s: float) -> Asy
                     with anyio.fail_after(_READ_TIMEOUT_FACTOR * timeout_s):
                         answer = await response.read(_MAX_ANSWER_BYTES)
                 except TimeoutError as error:
-                    raise NoResponse("the answer arrives too slowly") from error
+                    raise NoResponse(f"the answer took longer than {_READ_TIMEOUT_FACTOR * timeout_s:g} s") from error
                 if answer.count(b",") > _ALWAYS_ALLOWED_COMMAS + len(answer) // _MIN_BYTES_PER_COMMA:
                     raise RejectedResponse("the answer has more values than any method returns")
                 return response.status, answer
@@ -106,7 +106,7 @@ class Rpc:
         self._ids = itertools.count(1)
 
     @property
-    def others(self) -> Sequence["Rpc"]:
+    def other_nodes(self) -> Sequence["Rpc"]:
         """Other fit nodes of the chain. Results are checked against them, and transactions are also sent to them.
 
         Empty if only one node is configured, or if each request may go to any fit node.
@@ -123,15 +123,15 @@ class Rpc:
         """Return the decoded result. Raise RpcError or Retryable."""
         return await self.call_as(object, method, *params)
 
-    async def call_as(self, kind: type[T], method: str, *params: Json) -> T:
-        """Return the result decoded into `kind`. Raise Retryable for an answer of another shape."""
+    async def call_as(self, result_type: type[T], method: str, *params: Json) -> T:
+        """Return the result decoded into `result_type`. Raise Retryable for an answer of another shape."""
         body = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
         raw = await self._post(_ENCODER.encode(body), method)
         try:
             # A page of logs takes megabytes, so decode it only once, straight into its type.
-            direct = msgspec.json.decode(raw, type=_Result[kind])  # type: ignore[valid-type] # kind is a value
+            direct = msgspec.json.decode(raw, type=_Result[result_type])  # type: ignore[valid-type] # result_type is a value
         except DECODE_ERRORS:
-            return _unwrap_result(_decode_answer(raw, method), kind, method)
+            return _unwrap_result(_decode_answer(raw, method), result_type, method)
         if direct.error is not None:
             raise classify_error(direct.error)
         return direct.result
@@ -156,28 +156,28 @@ class Rpc:
             results += await self._batch(request, f"a batch of {calls[0].method}")
         return results
 
-    async def _batch(self, calls: Mapping[int, bytes], what: str) -> list[msgspec.Raw | RpcError]:
+    async def _batch(self, calls: Mapping[int, bytes], request_name: str) -> list[msgspec.Raw | RpcError]:
         """Send encoded calls, keyed by id, in one request."""
-        raw = await self._post(b"[" + b",".join(calls.values()) + b"]", what)
+        raw = await self._post(b"[" + b",".join(calls.values()) + b"]", request_name)
         try:
             answers = _ANSWERS_DECODER.decode(raw)
         except DECODE_ERRORS as broken:
-            raise _batch_error(raw, what) from broken
+            raise _batch_error(raw, request_name) from broken
         by_id = {answer.id: answer for answer in answers}
         results: list[msgspec.Raw | RpcError] = []
         for n in calls:
             answer = by_id.get(n)
             if answer is None:
-                raise _unusable_answer_error(what, "a call of the batch has no answer")
+                raise _unusable_answer_error(request_name, "a call of the batch has no answer")
             results.append(classify_error(answer.error) if answer.error is not None else answer.result)
         return results
 
-    async def _post(self, body: bytes, what: str) -> bytes:
+    async def _post(self, body: bytes, request_name: str) -> bytes:
         started = time.perf_counter()
         # Outcome of a cancelled request.
         outcome = "given_up"
         try:
-            answer = await self._exchange(body, what)
+            answer = await self._exchange(body, request_name)
             outcome = "answered"
         except Retryable as error:
             outcome = error.code or error.kind
@@ -186,47 +186,63 @@ class Rpc:
             rpc_requests.labels(outcome).observe(time.perf_counter() - started)
         return answer
 
-    async def _exchange(self, body: bytes, what: str) -> bytes:
+    async def _exchange(self, body: bytes, request_name: str) -> bytes:
         try:
             status, answer = await self._transport(body)
         except NoResponse as error:
-            raise _unusable_answer_error(what, str(error)) from error
+            raise _unusable_answer_error(request_name, str(error)) from error
         if status == HTTPStatus.TOO_MANY_REQUESTS:
-            raise Retryable("relay_unavailable", f"the RPC endpoint rate-limits requests ({what})", "rate_limited")
+            raise Retryable(
+                "relay_unavailable", f"the RPC endpoint rate-limits requests ({request_name})", "rate_limited"
+            )
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            raise Retryable("relay_unavailable", f"the RPC endpoint rejects requests ({what})", "endpoint_refused")
+            raise Retryable(
+                "relay_unavailable", f"the RPC endpoint rejects requests ({request_name})", "endpoint_refused"
+            )
         # Some nodes send a JSON-RPC error with status 4xx or 5xx. Use the body if it looks like JSON, otherwise the
         # status.
         if status >= HTTPStatus.BAD_REQUEST and answer.lstrip()[:1] not in (b"{", b"["):
-            raise _unusable_answer_error(what, f"HTTP {status}")
+            raise _unusable_answer_error(request_name, f"HTTP {status}")
         return answer
 
 
-def decode_result(raw: msgspec.Raw, kind: type[T], what: str) -> T:
+def decode_result(raw: msgspec.Raw, result_type: type[T], request_name: str) -> T:
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return msgspec.json.decode(raw, type=result_type)
     except DECODE_ERRORS as broken:
-        raise _unusable_answer_error(what, "the answer does not have the shape that the method returns") from broken
+        raise _unusable_answer_error(
+            request_name, "the answer does not have the shape that the method returns"
+        ) from broken
 
 
-def retryable_of(error: RpcError, what: str) -> Retryable:
+def to_retryable(error: RpcError, request_name: str) -> Retryable:
     """Return the Retryable for a node's error, with the error type and code that the API specification defines."""
     match error.kind:
         case RpcErrorKind.RATE_LIMITED:
-            return Retryable("relay_unavailable", f"the RPC endpoint rate-limits requests ({what})", "rate_limited")
+            return Retryable(
+                "relay_unavailable", f"the RPC endpoint rate-limits requests ({request_name})", "rate_limited"
+            )
         case RpcErrorKind.REFUSED:
-            return Retryable("relay_unavailable", f"the RPC endpoint refuses {what}", "endpoint_refused")
+            return Retryable("relay_unavailable", f"the RPC endpoint refuses {request_name}", "endpoint_refused")
         case RpcErrorKind.NO_FUNDS:
-            return Retryable("relay_unavailable", "the relayer is out of native funds", "relayer_funds")
+            return Retryable(
+                "relay_unavailable",
+                "the coordinator's account is out of native coin; try again later",
+                "relayer_funds",
+            )
         case (
             RpcErrorKind.NONCE_TOO_LOW
             | RpcErrorKind.NONCE_TOO_HIGH
             | RpcErrorKind.ALREADY_KNOWN
             | RpcErrorKind.UNDERPRICED
         ):
-            return Retryable("relay_unavailable", "the relayer lost a nonce race", "nonce_conflict")
+            return Retryable(
+                "relay_unavailable", "the coordinator's account lost a race for a nonce; try again", "nonce_conflict"
+            )
         case _:
-            return Retryable("relay_unavailable", f"the RPC endpoint failed at {what}", "rpc_internal")
+            return Retryable(
+                "relay_unavailable", f"the RPC endpoint answered {request_name} with an error", "rpc_internal"
+            )
 
 
 def decode_quantity(value: Json) -> int:
@@ -248,26 +264,26 @@ def _decode_answer(raw: bytes, method: str) -> _RpcAnswer:
         raise _unusable_answer_error(method, "the answer is not JSON-RPC") from broken
 
 
-def _unwrap_result(answer: _RpcAnswer, kind: type[T], method: str) -> T:
+def _unwrap_result(answer: _RpcAnswer, result_type: type[T], method: str) -> T:
     if answer.error is not None:
         raise classify_error(answer.error)
-    return decode_result(answer.result, kind, method)
+    return decode_result(answer.result, result_type, method)
 
 
-def _batch_error(raw: bytes, what: str) -> Exception:
+def _batch_error(raw: bytes, request_name: str) -> Exception:
     try:
         answer = _ANSWER_DECODER.decode(raw)
     except DECODE_ERRORS:
-        return _unusable_answer_error(what, "the answer is not JSON-RPC")
+        return _unusable_answer_error(request_name, "the answer is not JSON-RPC")
     return (
         classify_error(answer.error)
         if answer.error is not None
-        else _unusable_answer_error(what, "it sent one answer for the whole batch")
+        else _unusable_answer_error(request_name, "the batch got a single answer")
     )
 
 
-def _unusable_answer_error(what: str, why: str) -> Retryable:
-    return Retryable("chain_unreachable", f"no usable answer from the RPC endpoint to {what}: {why}")
+def _unusable_answer_error(request_name: str, reason: str) -> Retryable:
+    return Retryable("chain_unreachable", f"no usable answer from the RPC endpoint to {request_name}: {reason}")
 
 
 @asynccontextmanager

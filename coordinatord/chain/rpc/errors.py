@@ -18,6 +18,8 @@ _MAX_REVERT_BYTES: Final = 4_096
 
 
 class RpcErrorKind(enum.Enum):
+    """Meaning of a node's error, independent of the node's software."""
+
     REVERTED = "reverted"
     ALREADY_KNOWN = "already known"
     NONCE_TOO_LOW = "nonce too low"
@@ -110,7 +112,7 @@ _MESSAGE_PATTERNS: tuple[tuple[RpcErrorKind, re.Pattern[str]], ...] = tuple(
         ),
     )
 )
-_KIND_OF_CODE: Mapping[int, RpcErrorKind] = {
+_KIND_BY_CODE: Mapping[int, RpcErrorKind] = {
     3: RpcErrorKind.REVERTED,
     -32005: RpcErrorKind.RATE_LIMITED,
     -32015: RpcErrorKind.REVERTED,
@@ -141,12 +143,12 @@ def classify_error(error: Mapping[str, object]) -> RpcError:
     data = _revert_data(error.get("data"))
     kind = next((known for known, pattern in _MESSAGE_PATTERNS if pattern.search(message)), None)
     if kind is None:
-        kind = RpcErrorKind.REVERTED if data else _KIND_OF_CODE.get(code, RpcErrorKind.INTERNAL)
+        kind = RpcErrorKind.REVERTED if data else _KIND_BY_CODE.get(code, RpcErrorKind.INTERNAL)
     return RpcError(code, message, data, kind)
 
 
 def _revert_data(data: object) -> bytes:
-    # Some nodes nest the data.
+    # Some nodes put the data into a nested object.
     if isinstance(data, Mapping):
         data = data.get("data", data.get("result"))
     if isinstance(data, str):

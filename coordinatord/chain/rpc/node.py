@@ -23,7 +23,7 @@ MAX_FAILURES: Final = 3
 # A request that fails after this time makes the node unreachable at once.
 _SLOW_FAILURE_S: Final = 5.0
 _MAX_SKIP_DURATION_S: Final = 60.0
-# A node that two others contradicted is not used for this long.
+# Time for which a node is not used after two other nodes contradicted it.
 _SUSPENSION_DURATION_S: Final = 600.0
 _HEAD_TIMEOUT_S: Final = 5.0
 # Longer answers are not searched for errors, because a rejection is short.
@@ -32,19 +32,25 @@ _REJECTED_STATUSES: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.UNAUTHORIZ
 
 
 class Node:
-    """Endpoint with its health, which depends only on requests through the transports `own` (for the daemon) and
-    `callers` (for API clients)."""
+    """Endpoint of a node, with its health. Only requests through `daemon_transport` and `client_transport` affect the
+    health. The latter is for requests of API clients."""
 
     def __init__(
-        self, name: str, own: Transport, callers: Transport | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        name: str,
+        daemon_transport: Transport,
+        client_transport: Transport | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        self.own = self._track_health(own)
-        self.callers = self.own if callers is None else self._track_health(callers)
-        self.rpc = Rpc(self.own)
+        self.daemon_transport = self._track_health(daemon_transport)
+        self.client_transport = (
+            self.daemon_transport if client_transport is None else self._track_health(client_transport)
+        )
+        self.rpc = Rpc(self.daemon_transport)
         self.head: int | None = None
         # True if the node serves another chain.
-        self.foreign = False
+        self.serves_other_chain = False
         self._clock = clock
         self._failures = 0
         self._skipped_until = self._suspended_until = 0.0
@@ -52,11 +58,11 @@ class Node:
 
     def _track_health(self, transport: Transport) -> Transport:
         async def post(body: bytes) -> tuple[int, bytes]:
-            began = self._clock()
+            started = self._clock()
             try:
                 status, answer = await transport(body)
             except NoResponse:
-                self.record_failure(MAX_FAILURES if self._clock() - began > _SLOW_FAILURE_S else 1)
+                self.record_failure(MAX_FAILURES if self._clock() - started > _SLOW_FAILURE_S else 1)
                 raise
             if rejects_client(status, answer):
                 self.record_failure()
@@ -83,11 +89,13 @@ class Node:
     def is_suspended(self) -> bool:
         return self._clock() < self._suspended_until
 
-    def record_failure(self, times: int = 1) -> None:
+    def record_failure(self, count: int = 1) -> None:
         was_unreachable = self.is_unreachable
-        self._failures += times
-        rest = min(_MAX_SKIP_DURATION_S, 2.0 ** min(self._failures - MAX_FAILURES, 6)) if self.is_unreachable else 0.0
-        self._skipped_until = self._clock() + rest
+        self._failures += count
+        pause_s = (
+            min(_MAX_SKIP_DURATION_S, 2.0 ** min(self._failures - MAX_FAILURES, 6)) if self.is_unreachable else 0.0
+        )
+        self._skipped_until = self._clock() + pause_s
         if self.is_unreachable and not was_unreachable:
             log.warning("node unreachable", node=self.name)
             metrics.node_up.labels(self.name).set(0)
@@ -98,11 +106,11 @@ class Node:
             metrics.node_up.labels(self.name).set(1)
         self._failures = 0
 
-    def suspend(self, what: str) -> None:
+    def suspend(self, subject: str) -> None:
         """Stop using the node for a while, because other nodes contradict it."""
         metrics.node_contradicted.labels(self.name).inc()
         if not self.is_suspended:
-            log.error("node contradicted by the others", node=self.name, about=what)
+            log.error("node contradicted by the others", node=self.name, about=subject)
         self._suspended_until = self._clock() + _SUSPENSION_DURATION_S
 
     def record_head(self, number: int) -> None:
@@ -121,9 +129,9 @@ class Node:
             return
         except (Retryable, RpcError):
             return
-        if found != chain_id and not self.foreign:
+        if found != chain_id and not self.serves_other_chain:
             log.error("node serves another chain", node=self.name, chain_id=found)
-        self.foreign = found != chain_id
+        self.serves_other_chain = found != chain_id
         self.record_head(head)
 
 
@@ -139,8 +147,8 @@ def rejects_client(status: int, answer: bytes) -> bool:
         decoded = msgspec.json.decode(answer)
     except DECODE_ERRORS:
         return False
-    for one in decoded if isinstance(decoded, list) else [decoded]:
-        error = one.get("error") if isinstance(one, dict) else None
+    for call in decoded if isinstance(decoded, list) else [decoded]:
+        error = call.get("error") if isinstance(call, dict) else None
         if isinstance(error, dict) and classify_error(error).kind is RpcErrorKind.RATE_LIMITED:
             return True
     return False

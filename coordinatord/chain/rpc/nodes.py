@@ -1,6 +1,6 @@
 """Nodes of one chain, and failover between them.
 
-nodes = Nodes([Node(...), Node(...)], lag_blocks=5)
+nodes = Nodes([Node(...), Node(...)], max_lag_blocks=5)
 Rpc(nodes.transport())          sends each request to the first fit node, and to the next if the first does not answer
 PinnedRpc(nodes)                uses one node while it is fit, and the others as witnesses (`pinned.py`)
 
@@ -30,9 +30,9 @@ _RETRY_PAUSE_S: Final = 0.25
 class Nodes:
     """Nodes of one chain, in the operator's order."""
 
-    def __init__(self, nodes: Sequence[Node], *, lag_blocks: int = 5) -> None:
+    def __init__(self, nodes: Sequence[Node], *, max_lag_blocks: int = 5) -> None:
         self.all = tuple(nodes)
-        self._lag_blocks = lag_blocks
+        self._max_lag_blocks = max_lag_blocks
 
     @property
     def reference_head(self) -> int | None:
@@ -47,15 +47,17 @@ class Nodes:
         """
         reference = self.reference_head
         fit = [node for node in self.all if self._is_usable(node) and self._is_in_step(node, reference)]
-        return sorted(fit or [node for node in self.all if not node.foreign], key=lambda node: node.is_failing)
+        return sorted(
+            fit or [node for node in self.all if not node.serves_other_chain], key=lambda node: node.is_failing
+        )
 
     def _is_usable(self, node: Node) -> bool:
-        return not (node.is_unreachable or node.foreign or node.is_suspended)
+        return not (node.is_unreachable or node.serves_other_chain or node.is_suspended)
 
     def _is_in_step(self, node: Node, reference: int | None) -> bool:
-        return reference is None or node.head is None or abs(node.head - reference) <= self._lag_blocks
+        return reference is None or node.head is None or abs(node.head - reference) <= self._max_lag_blocks
 
-    def transport(self, *, for_callers: bool = False) -> Transport:
+    def transport(self, *, for_clients: bool = False) -> Transport:
         """Return a transport to the first fit node, with failover to the next.
 
         Fail over when a node does not answer or rejects the client. Use this transport for reads and signed bytes only,
@@ -63,20 +65,20 @@ class Nodes:
         """
 
         async def post(body: bytes) -> tuple[int, bytes]:
-            lost: NoResponse | None = None
-            refusal: tuple[int, bytes] | None = None
+            no_response: NoResponse | None = None
+            rejection: tuple[int, bytes] | None = None
             for node in self.fit_nodes():
                 try:
-                    status, answer = await (node.callers if for_callers else node.own)(body)
+                    status, answer = await (node.client_transport if for_clients else node.daemon_transport)(body)
                 except NoResponse as error:
-                    lost = error
+                    no_response = error
                     continue
                 if not rejects_client(status, answer):
                     return status, answer
-                refusal = status, answer
-            if refusal is not None:
-                return refusal
-            raise lost or NoResponse("no node of this chain is configured")
+                rejection = status, answer
+            if rejection is not None:
+                return rejection
+            raise no_response or NoResponse("no node of this chain is configured")
 
         return post
 
@@ -89,23 +91,23 @@ class Nodes:
 
         async def post(body: bytes) -> tuple[int, bytes]:
             for _ in range(_MAX_ATTEMPTS):
-                heard: list[tuple[int, bytes]] = []
+                answers: list[tuple[int, bytes]] = []
                 for node in self.fit_nodes():
                     try:
-                        status, answer = await node.callers(body)
+                        status, answer = await node.client_transport(body)
                     except NoResponse:
                         continue
                     if rejects_client(status, answer):
                         continue
-                    if any(_same_answer(answer, other) for _, other in heard):
+                    if any(_same_answer(answer, other) for _, other in answers):
                         return status, answer
-                    heard.append((status, answer))
-                if len(heard) == 1:
-                    return heard[0]
-                if not heard:
+                    answers.append((status, answer))
+                if len(answers) == 1:
+                    return answers[0]
+                if not answers:
                     raise NoResponse("no node of this chain answers")
                 await anyio.sleep(_RETRY_PAUSE_S)
-            raise NoResponse("nodes contradict each other")
+            raise NoResponse("nodes contradict each other: no two gave the same answer")
 
         return post
 
@@ -122,17 +124,17 @@ class Nodes:
             if node.head is not None and reference is not None:
                 metrics.node_lag.labels(node.name).set(reference - node.head)
 
-    async def watch_heads(self, chain_id: int, pause: float) -> None:
+    async def watch_heads(self, chain_id: int, pause_s: float) -> None:
         """Read the heads of all nodes repeatedly. Needed only with several nodes, whose heads are compared."""
         while True:
             await self.read_heads(chain_id)
-            await anyio.sleep(pause)
+            await anyio.sleep(pause_s)
 
 
-def _same_answer(one: bytes, other: bytes) -> bool:
+def _same_answer(first: bytes, other: bytes) -> bool:
     """Return True when both answers have the same results and revert data. Error messages differ between nodes."""
     try:
-        return one == other or _comparable_results(one) == _comparable_results(other)
+        return first == other or _comparable_results(first) == _comparable_results(other)
     except DECODE_ERRORS:
         return False
 
@@ -140,12 +142,12 @@ def _same_answer(one: bytes, other: bytes) -> bool:
 def _comparable_results(answer: bytes) -> dict[object, object]:
     decoded = msgspec.json.decode(answer)
     calls = decoded if isinstance(decoded, list) else [decoded]
-    found: dict[object, object] = {}
+    results: dict[object, object] = {}
     for call in calls:
         if isinstance(call, dict):
             error = call.get("error")
-            found[str(call.get("id"))] = classify_error(error).data if isinstance(error, dict) else call.get("result")
-    return found
+            results[str(call.get("id"))] = classify_error(error).data if isinstance(error, dict) else call.get("result")
+    return results
 
 
 def node_names(urls: Sequence[str]) -> list[str]:
@@ -161,14 +163,23 @@ def node_names(urls: Sequence[str]) -> list[str]:
 
 @asynccontextmanager
 async def open_nodes(
-    urls: Sequence[str], *, connections: int = 8, for_callers: int = 32, lag_blocks: int = 5, timeout_s: float = 10.0
+    urls: Sequence[str],
+    *,
+    connections: int = 8,
+    client_connections: int = 32,
+    max_lag_blocks: int = 5,
+    timeout_s: float = 10.0,
 ) -> AsyncIterator[Nodes]:
-    """Open all nodes. `for_callers` connections per node are kept apart, so that API clients do not delay the
-    daemon's work."""
+    """Open all nodes. Requests of API clients use separate connections, `client_connections` per node, so that they do
+    not delay the daemon's work."""
     async with AsyncExitStack() as stack:
         nodes = []
         for name, url in zip(node_names(urls), urls, strict=True):
-            own = await stack.enter_async_context(open_transport(url, connections=connections, timeout_s=timeout_s))
-            callers = await stack.enter_async_context(open_transport(url, connections=for_callers, timeout_s=timeout_s))
-            nodes.append(Node(name, own, callers))
-        yield Nodes(nodes, lag_blocks=lag_blocks)
+            daemon_transport = await stack.enter_async_context(
+                open_transport(url, connections=connections, timeout_s=timeout_s)
+            )
+            client_transport = await stack.enter_async_context(
+                open_transport(url, connections=client_connections, timeout_s=timeout_s)
+            )
+            nodes.append(Node(name, daemon_transport, client_transport))
+        yield Nodes(nodes, max_lag_blocks=max_lag_blocks)

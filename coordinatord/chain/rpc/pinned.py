@@ -22,7 +22,7 @@ class PinnedRpc(Rpc):
     """
 
     def __init__(self, nodes: Nodes) -> None:
-        super().__init__(self._ask_node)
+        super().__init__(self._send_to_node)
         self._nodes = nodes
         self._node = nodes.fit_nodes()[0]
         self._failures = 0
@@ -30,15 +30,15 @@ class PinnedRpc(Rpc):
         self._idle = anyio.Event()
         self._change_lock = anyio.Lock()
 
-    async def _ask_node(self, body: bytes) -> tuple[int, bytes]:
-        return await self._node.own(body)
+    async def _send_to_node(self, body: bytes) -> tuple[int, bytes]:
+        return await self._node.daemon_transport(body)
 
     @property
     def node(self) -> Node:
         return self._node
 
     @property
-    def others(self) -> Sequence[Rpc]:
+    def other_nodes(self) -> Sequence[Rpc]:
         return [node.rpc for node in self._nodes.fit_nodes() if node is not self._node and not node.is_unreachable]
 
     @asynccontextmanager

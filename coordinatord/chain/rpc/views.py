@@ -27,14 +27,14 @@ class Reverted:
 
 @attrs.frozen(slots=True)
 class View:
-    """Call of a view function, or a trial call of any function. `code` is the error code if the read fails.
+    """Call of a view function, or a trial call of any function. `error_code` is for API clients if the read fails.
 
     `block` is a tag, a quantity, or an object that names a block by its hash.
     """
 
     target: bytes
     calldata: bytes
-    code: str
+    error_code: str
     sender: bytes | None = None
     block: str | Mapping[str, str] = "latest"
 
@@ -51,39 +51,39 @@ async def read_view(rpc: Rpc, view: View, decode: Callable[[bytes], T]) -> T:
     try:
         text = await rpc.call_as(str, call.method, *call.params)
     except RpcError as error:
-        raise view_error(error, view.code) from error
-    return decode_view(decode_hex(text, view.code), decode, view.code)
+        raise view_error(error, view.error_code) from error
+    return decode_view(decode_hex(text, view.error_code), decode, view.error_code)
 
 
-async def read_many(rpc: Rpc, calls: Sequence[View | RpcCall], code: str) -> list[bytes | Reverted]:
+async def read_many(rpc: Rpc, calls: Sequence[View | RpcCall], error_code: str) -> list[bytes | Reverted]:
     """Run all calls in one request. Return a revert as a value. Raise Retryable for any other error, with the view's
-    code, or with `code` for plain calls and for the request as a whole.
+    code, or with `error_code` for plain calls and for the request as a whole.
     """
     try:
         answers = await rpc.batch([call.as_call() if isinstance(call, View) else call for call in calls])
-    # Nodes often report a limit once for the whole batch.
+    # Many nodes report an exceeded limit once for the whole batch.
     except RpcError as error:
-        raise view_error(error, code) from error
+        raise view_error(error, error_code) from error
     results: list[bytes | Reverted] = []
     for call, answer in zip(calls, answers, strict=True):
-        code_of_call = call.code if isinstance(call, View) else code
+        call_error_code = call.error_code if isinstance(call, View) else error_code
         if isinstance(answer, RpcError):
             if answer.kind is not RpcErrorKind.REVERTED:
-                raise view_error(answer, code_of_call)
+                raise view_error(answer, call_error_code)
             results.append(Reverted(answer.data))
         else:
-            results.append(decode_hex(_decode_text(answer), code_of_call))
+            results.append(decode_hex(_decode_text(answer), call_error_code))
     return results
 
 
-def decode_view(data: bytes, decode: Callable[[bytes], T], code: str) -> T:
-    """Return `decode(data)`. Raise Retryable with `code` for data that the contract cannot return, such as truncated
-    data."""
+def decode_view(data: bytes, decode: Callable[[bytes], T], error_code: str) -> T:
+    """Return `decode(data)`. Raise Retryable with `error_code` for data that the contract cannot return, such as
+    truncated data."""
     try:
         return decode(data)
     except Refused as broken:
         raise Retryable(
-            "relay_unavailable", f"the contract cannot have returned this answer: {broken}", code
+            "relay_unavailable", f"the node's answer is not one that the contract returns: {broken}", error_code
         ) from broken
 
 
@@ -92,22 +92,22 @@ def is_true(answer: bytes | Reverted) -> bool:
     return not isinstance(answer, Reverted) and len(answer) == 32 and answer[31] == 1
 
 
-def view_error(error: RpcError, code: str) -> Retryable:
+def view_error(error: RpcError, error_code: str) -> Retryable:
     """Return the Retryable for a node that answered a read with an error."""
     if error.kind is RpcErrorKind.RATE_LIMITED:
         return Retryable("relay_unavailable", "the RPC endpoint rate-limits requests", "rate_limited")
-    return Retryable("relay_unavailable", f"the chain could not be read: {error}", code)
+    return Retryable("relay_unavailable", f"the chain could not be read: {error}", error_code)
 
 
 def _decode_text(raw: msgspec.Raw) -> str:
     return decode_result(raw, str, "a contract read")
 
 
-def decode_hex(text: str, code: str) -> bytes:
-    """Decode a node's hex. Raise Retryable with `code` for text that is not hex."""
+def decode_hex(text: str, error_code: str) -> bytes:
+    """Decode a node's hex. Raise Retryable with `error_code` for text that is not hex."""
     digits = text.removeprefix("0x")
     try:
         # Quantities omit leading zeros, so their number of digits may be odd.
         return bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits)
     except ValueError as broken:
-        raise Retryable("relay_unavailable", "the chain's answer is not hex", code) from broken
+        raise Retryable("relay_unavailable", "the node's answer is not hex", error_code) from broken

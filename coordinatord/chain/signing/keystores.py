@@ -42,7 +42,7 @@ def create_keystore(path: Path, password: str) -> str:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise Fatal(f"--out {path}: {error.strerror}") from None
+        raise Fatal(f"--out {path} cannot be written: {error.strerror}") from None
     return LocalKey.from_key(key).address
 
 
@@ -52,7 +52,7 @@ def load_key_file(path: Path) -> LocalKey:
     try:
         return LocalKey.from_key(bytes.fromhex(text.removeprefix("0x")))
     except ValueError:
-        raise Fatal(f"--key-file {path} must hold one private key of 32 bytes in hex") from None
+        raise Fatal(f"--key-file {path} must contain one private key of 32 bytes in hex") from None
 
 
 def read_keystore_password(file: Path | None, environ: Mapping[str, str]) -> str:
@@ -69,7 +69,7 @@ def read_keystore_password(file: Path | None, environ: Mapping[str, str]) -> str
     return getpass("Password of the keystore: ")
 
 
-def read_private_file(path: Path, option: str) -> str:
+def read_private_file(path: Path, setting: str) -> str:
     """Return the text of a file that only its owner may read."""
     try:
         with path.open("rb") as file:
@@ -79,11 +79,11 @@ def read_private_file(path: Path, option: str) -> str:
             forbidden = stat.S_IRWXO | (stat.S_IRWXG if status.st_uid == os.geteuid() else stat.S_IWGRP)
             if mode & forbidden:
                 raise Fatal(
-                    f"{option} {path} must be readable only by its owner: it has mode {stat.S_IMODE(mode):04o}; "
+                    f"{setting} {path} must be readable only by its owner: it has mode {stat.S_IMODE(mode):04o}; "
                     f"run `chmod 600 {path}`"
                 )
             return file.read().decode("utf-8")
     except OSError as missing:
-        raise Fatal(f"{option} {path}: {missing.strerror}") from None
+        raise Fatal(f"{setting} {path} cannot be read: {missing.strerror}") from None
     except UnicodeDecodeError:
-        raise Fatal(f"{option} {path} must be UTF-8 text") from None
+        raise Fatal(f"{setting} {path} must be UTF-8 text") from None

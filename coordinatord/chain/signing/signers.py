@@ -1,5 +1,4 @@
-"""Sign transactions with a key in memory or an external program, whose signatures are checked. Used by the market
-command and the relayer.
+"""Sign transactions with a key in memory or with an external program. Signatures of a program are checked.
 
 Errors begin with the option or variable at fault, and contain no key.
 """
@@ -22,9 +21,9 @@ from common.transactions import EIP1559_TYPE, Transaction
 
 # Default timeout of a signing program. Long, because a person may have to press a button.
 SIGNER_TIMEOUT_S: Final = 600
-_MAX_RAW_BYTES: Final = 1 << 18
+_MAX_SIGNED_TX_BYTES: Final = 1 << 18
 # Fields of an EIP-1559 transaction, in order. The access list and the signature follow.
-_SIGNED_FIELDS: Final = ("chainId", "nonce", "maxPriorityFeePerGas", "maxFeePerGas", "gas", "to", "value", "data")
+_TX_FIELDS: Final = ("chainId", "nonce", "maxPriorityFeePerGas", "maxFeePerGas", "gas", "to", "value", "data")
 
 
 class SigningFailed(Fatal):
@@ -71,7 +70,7 @@ class SigningProgram:
     address: str
     command: tuple[str, ...]
     setting: str = "--signer"
-    seconds: float = SIGNER_TIMEOUT_S
+    timeout_s: float = SIGNER_TIMEOUT_S
     environment: Mapping[str, str] | None = attrs.field(default=None, repr=False)
 
     def sign(self, transaction: Transaction) -> bytes:
@@ -79,16 +78,16 @@ class SigningProgram:
         try:
             done = subprocess.run(  # noqa: S603 - the operator's own command
                 self.command,
-                input=json.dumps(as_json(transaction, self.address)).encode(),
+                input=json.dumps(rpc_transaction(transaction, self.address)).encode(),
                 stdout=subprocess.PIPE,
-                timeout=self.seconds,
+                timeout=self.timeout_s,
                 env=self.environment,
                 check=False,
             )
         except OSError as missing:
             raise SigningFailed(f"{program} cannot be run: {missing.strerror}") from None
         except subprocess.TimeoutExpired:
-            raise SigningFailed(f"{program} did not sign within {self.seconds:g} s") from None
+            raise SigningFailed(f"{program} did not sign within {self.timeout_s:g} s") from None
         if done.returncode != 0:
             raise SigningFailed(f"{program} ended with status {done.returncode} and signed nothing")
         text = done.stdout.decode("utf-8", "replace").strip()
@@ -96,16 +95,16 @@ class SigningProgram:
             raw = decode_signed_hex(text)
         except Refused as wrong:
             raise SigningFailed(f"{program} must print the signed transaction in hex: {wrong}") from None
-        require_signed(raw, transaction, self.address, self.setting)
+        require_signed_transaction(raw, transaction, self.address, self.setting)
         return raw
 
 
 def decode_signed_hex(text: object) -> bytes:
     """Decode a signed transaction in hex."""
-    return read_hex_upto(text, _MAX_RAW_BYTES, "the output")
+    return read_hex_upto(text, _MAX_SIGNED_TX_BYTES, "the output")
 
 
-def as_json(transaction: Transaction, sender: str) -> dict[str, object]:
+def rpc_transaction(transaction: Transaction, sender: str) -> dict[str, object]:
     """Return the transaction with the field names of `eth_signTransaction`. A deployment has no `to`."""
     fields: dict[str, object] = {
         "type": "0x2",
@@ -122,21 +121,29 @@ def as_json(transaction: Transaction, sender: str) -> dict[str, object]:
     return fields if transaction.to is None else fields | {"to": checksum_address(transaction.to)}
 
 
-def require_signed(raw: bytes, asked: Transaction, address: str, setting: str) -> None:
+def require_signed_transaction(raw: bytes, requested: Transaction, address: str, setting: str) -> None:
     """Raise SigningFailed, prefixed with `setting`, unless `raw` is the requested transaction signed by `address`."""
     try:
         fields, signer = _decode_signed(raw)
     except Refused as wrong:
         raise SigningFailed(f"{setting} must answer with a signed transaction of type 2: {wrong}") from None
-    wanted = (
-        *map(rlp.integer_content, (asked.chain_id, asked.nonce, asked.max_priority_fee_per_gas, asked.max_fee_per_gas)),
-        *(rlp.integer_content(asked.gas), asked.to or b"", rlp.integer_content(asked.value), asked.data),
+    expected = (
+        *map(
+            rlp.integer_content,
+            (requested.chain_id, requested.nonce, requested.max_priority_fee_per_gas, requested.max_fee_per_gas),
+        ),
+        *(
+            rlp.integer_content(requested.gas),
+            requested.to or b"",
+            rlp.integer_content(requested.value),
+            requested.data,
+        ),
     )
-    for name, value, found in zip(_SIGNED_FIELDS, wanted, fields, strict=False):
+    for name, value, found in zip(_TX_FIELDS, expected, fields, strict=False):
         if found != value:
-            raise SigningFailed(f"{setting} signed another transaction than requested: {name} differs")
-    if fields[len(_SIGNED_FIELDS)]:
-        raise SigningFailed(f"{setting} signed another transaction than requested: the signed one has an access list")
+            raise SigningFailed(f"{setting} signed a different transaction than requested: {name} differs")
+    if fields[len(_TX_FIELDS)]:
+        raise SigningFailed(f"{setting} signed a different transaction than requested: it has an access list")
     if signer != address:
         raise SigningFailed(f"{setting} signed as {signer}, not as {address}")
 
@@ -145,9 +152,9 @@ def _decode_signed(raw: bytes) -> tuple[list[rlp.Item], str]:
     """Return the fields up to the access list, and the signer. Raise Refused for anything but a signed EIP-1559
     transaction."""
     items = rlp.decode_list(raw[1:], "the output")
-    if raw[:1] != EIP1559_TYPE or len(items) != len(_SIGNED_FIELDS) + 4:
+    if raw[:1] != EIP1559_TYPE or len(items) != len(_TX_FIELDS) + 4:
         raise Refused("the output must be an EIP-1559 transaction with its signature")
-    fields = items[: len(_SIGNED_FIELDS) + 1]
+    fields = items[: len(_TX_FIELDS) + 1]
     parity, *scalars = (rlp.integer_of(item, "the output") for item in items[len(fields) :])
     if parity > 1 or max(scalars) >> 256:
         raise Refused("the output contains no valid signature")

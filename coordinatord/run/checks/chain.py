@@ -127,15 +127,15 @@ class ChainChecks:
             self.book.chain_id, signer, PendingTxs(()), PendingTxs(()), ceiling=settings.fee_ceiling, role=role
         )
         await account.read(rpc, await read_latest_block(rpc))
-        if role.missing is None:
+        if role.missing_in is None:
             yield wrong(
                 "relayer role",
                 f"the registries do not answer isRelayer({address})",
                 "check that the registries are contracts of this release",
             )
-        elif role.missing:
+        elif role.missing_in:
             remedy = f"let the registries' owner grant the role: coordinatord market admin grant-relayer {address}"
-            yield wrong("relayer role", f"{address} lacks the role in {', '.join(role.missing)}", remedy)
+            yield wrong("relayer role", f"{address} lacks the role in {', '.join(role.missing_in)}", remedy)
         else:
             yield right("relayer role", f"{address} has the role in all three registries")
         fee = initial_fee(account.market, account.ceiling).cap

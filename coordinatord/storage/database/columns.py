@@ -4,6 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def columns(rows: Sequence[object], *names: str) -> list[list[Any]]:
+def to_columns(rows: Sequence[object], *names: str) -> list[list[Any]]:
     """Return one list for each named attribute of the rows."""
     return [[getattr(row, name) for row in rows] for name in names]

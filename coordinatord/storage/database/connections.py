@@ -59,22 +59,22 @@ class Database:
         self,
         pool: "asyncpg.Pool[asyncpg.Record]",
         primary: PrimaryConnector,
-        acquire_timeout: float,
-        max_lists: int,
-        statement_timeout: float = STATEMENT_TIMEOUT_S,
+        acquire_timeout_s: float,
+        max_list_connections: int,
+        statement_timeout_s: float = STATEMENT_TIMEOUT_S,
     ) -> None:
         self.pool = pool
         self.primary = primary
-        self._acquire_timeout = acquire_timeout
-        self._statement_timeout = statement_timeout
-        self._lists = anyio.Semaphore(max_lists)
+        self._acquire_timeout_s = acquire_timeout_s
+        self._statement_timeout_s = statement_timeout_s
+        self._list_connections = anyio.Semaphore(max_list_connections)
         self._prepared = PreparedPool(self.connect, PREPARED_CONNECTION_COUNT)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
         """Lend a pooled connection for reads and single statements."""
         with retryable_errors():
-            async with self.pool.acquire(timeout=self._acquire_timeout) as connection:
+            async with self.pool.acquire(timeout=self._acquire_timeout_s) as connection:
                 yield connection
 
     @asynccontextmanager
@@ -82,15 +82,15 @@ class Database:
         """Lend a pooled connection for queries that a caller can make slow. Such queries use at most half of the
         pool."""
         try:
-            with anyio.fail_after(self._acquire_timeout):
-                await self._lists.acquire()
+            with anyio.fail_after(self._acquire_timeout_s):
+                await self._list_connections.acquire()
         except TimeoutError as error:
             raise database_unavailable(error) from error
         try:
             async with self.connection() as connection:
                 yield connection
         finally:
-            self._lists.release()
+            self._list_connections.release()
 
     async def transact(self, body: Callable[[Connection], Awaitable[T]]) -> T:
         """Run `body` in a transaction. Retry after a serialization failure, a deadlock or a lost connection."""
@@ -98,7 +98,7 @@ class Database:
             async for attempt in _transaction_attempts():
                 with attempt:
                     async with (
-                        self.pool.acquire(timeout=self._acquire_timeout) as connection,
+                        self.pool.acquire(timeout=self._acquire_timeout_s) as connection,
                         transaction(connection),
                     ):
                         return await body(connection)
@@ -114,7 +114,7 @@ class Database:
 
     async def connect(self) -> "asyncpg.Connection[asyncpg.Record]":
         """Open a dedicated connection, for a lock or for listening. The caller closes it."""
-        return await self._connect(_ROLE_TIMEOUT_FACTOR * self._statement_timeout)
+        return await self._connect(_ROLE_TIMEOUT_FACTOR * self._statement_timeout_s)
 
     @asynccontextmanager
     async def connection_without_timeout(self) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
@@ -127,14 +127,14 @@ class Database:
             with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
                 await connection.close(timeout=_CLOSE_TIMEOUT_S)
 
-    async def _connect(self, statement_timeout: float | None) -> "asyncpg.Connection[asyncpg.Record]":
+    async def _connect(self, statement_timeout_s: float | None) -> "asyncpg.Connection[asyncpg.Record]":
         with retryable_errors():
-            return await self.primary.connect(statement_timeout)
+            return await self.primary.connect(statement_timeout_s)
 
 
-async def is_read_only(line: PreparedConnection) -> bool:
+async def is_read_only(reader: PreparedConnection) -> bool:
     """Return True if new transactions cannot write, by a setting or because the server is a standby."""
-    (row,) = await line.fetch("select current_setting('transaction_read_only')::boolean as read_only")
+    (row,) = await reader.fetch("select current_setting('transaction_read_only')::boolean as read_only")
     return bool(row["read_only"])
 
 
@@ -169,14 +169,14 @@ async def open_database(
     dsn: str,
     *,
     max_size: int,
-    acquire_timeout: float = 5.0,
-    statement_timeout: float = STATEMENT_TIMEOUT_S,
+    acquire_timeout_s: float = 5.0,
+    statement_timeout_s: float = STATEMENT_TIMEOUT_S,
     standby: bool = False,
 ) -> AsyncIterator[Database]:
     """Open the pool, and close it when the block ends. Raise Retryable when the server does not answer or refuses the
     login, Fatal when `dsn` is not a PostgreSQL URL or names a pooler that does not keep sessions.
 
-    `statement_timeout` is the timeout in seconds of each statement of the pool. The server's own timeout is a little
+    `statement_timeout_s` is the timeout of each statement of the pool. The server's own timeout is a little
     longer, and ends statements for which the client's cancel request was lost. `standby` is True if the URL names a
     standby.
 
@@ -185,10 +185,10 @@ async def open_database(
     """
 
     async def connect(*_: object, **__: object) -> "asyncpg.Connection[asyncpg.Record]":
-        return await primary.connect(statement_timeout, statement_timeout + _SERVER_MARGIN_S)
+        return await primary.connect(statement_timeout_s, statement_timeout_s + _SERVER_MARGIN_S)
 
     try:
-        primary = PrimaryConnector(dsn, timeout_s=acquire_timeout, standby=standby)
+        primary = PrimaryConnector(dsn, timeout_s=acquire_timeout_s, standby=standby)
         if not standby:
             await primary.refuse_transaction_pooling()
         # With a minimum size, asyncpg restores lost connections in a task of its own, which can outlive the pool.
@@ -200,7 +200,7 @@ async def open_database(
         raise Retryable("not_ready", f"DATABASE_URL: {refused}") from None
     except DATABASE_ERRORS as error:
         raise database_unavailable(error) from error
-    database = Database(pool, primary, acquire_timeout, max(1, max_size // 2), statement_timeout)
+    database = Database(pool, primary, acquire_timeout_s, max(1, max_size // 2), statement_timeout_s)
     try:
         yield database
     finally:

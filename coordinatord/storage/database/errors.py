@@ -9,23 +9,23 @@ import asyncpg
 from coordinatord.base.errors import Retryable
 
 # Errors of PostgreSQL, asyncpg and the operating system when the database or the network fails. A violated constraint
-# or a rejected value is a bug of this program instead (see `is_our_bug`).
+# or a rejected value is a bug of this program instead (see `is_program_bug`).
 DATABASE_ERRORS: Final = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,  # a statement on a connection that the server is closing
     OSError,  # includes TimeoutError, failed name lookups, missing socket files and a lack of descriptors
 )
-_OUR_BUGS: Final = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError)
+_PROGRAM_BUG_ERRORS: Final = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError)
 
 
 class NoPrimary(ConnectionError):
     """No host of DATABASE_URL is a primary that this process may use. The message has each host's reason."""
 
 
-def is_our_bug(error: BaseException) -> bool:
+def is_program_bug(error: BaseException) -> bool:
     """Return True if a retry would raise the error again, because the statement or its values are wrong."""
-    return isinstance(error, _OUR_BUGS)
+    return isinstance(error, _PROGRAM_BUG_ERRORS)
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def retryable_errors() -> Iterator[None]:
     try:
         yield
     except DATABASE_ERRORS as error:
-        if is_our_bug(error):
+        if is_program_bug(error):
             raise
         raise database_unavailable(error) from error
 

@@ -20,49 +20,49 @@ class FreshValue(Generic[T]):
 
     def __init__(
         self,
-        line: PreparedConnection,
+        reader: PreparedConnection,
         read: Callable[[PreparedConnection], Awaitable[T]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._reads: BatchedReads[None, T] = BatchedReads(line, self._read_all)
+        self._reads: BatchedReads[None, T] = BatchedReads(reader, self._read_all)
         self._read = read
         self._clock = clock
-        self._known: T | None = None
+        self._value: T | None = None
         self._read_at = 0.0
-        self._forgotten_at = -math.inf
+        self._invalidated_at = -math.inf
 
     async def get(self) -> T:
         """Read the value now. Errors of the read are raised to every caller that shares the read."""
         return await self._reads.get(None)
 
-    def recent_value(self, within: float = MAX_AGE_S) -> T | None:
-        """Return the last value if its read began under `within` seconds ago and after the last `forget`, or None."""
+    def recent_value(self, max_age_s: float = MAX_AGE_S) -> T | None:
+        """Return the last value, or None if its read began `max_age_s` ago or earlier, or before `invalidate`."""
         age = self._clock() - self._read_at
-        if age >= within or self._read_at <= self._forgotten_at:
+        if age >= max_age_s or self._read_at <= self._invalidated_at:
             return None
-        return self._known
+        return self._value
 
     def begin_read(self) -> Callable[[T], None]:
         """Return a callback that stores a value which the caller reads itself. Call this before that read starts."""
         return partial(self._store_value, self._clock())
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Drop the known value because it has changed."""
-        self._forgotten_at = self._clock()
+        self._invalidated_at = self._clock()
 
-    async def get_recent(self, within: float = MAX_AGE_S) -> T:
+    async def get_recent(self, max_age_s: float = MAX_AGE_S) -> T:
         """Return the last value if it is recent. Otherwise read it."""
-        known = self.recent_value(within)
+        known = self.recent_value(max_age_s)
         return known if known is not None else await self.get()
 
-    async def _read_all(self, line: PreparedConnection, _: list[None]) -> dict[None, T]:
-        learn = self.begin_read()
-        value = await self._read(line)
-        learn(value)
+    async def _read_all(self, reader: PreparedConnection, _: list[None]) -> dict[None, T]:
+        store = self.begin_read()
+        value = await self._read(reader)
+        store(value)
         return {None: value}
 
     def _store_value(self, read_at: float, value: T) -> None:
         """Store a value. Reads run in parallel, so a read that started earlier may end later. Ignore the value of such
         a read."""
         if read_at >= self._read_at:
-            self._known, self._read_at = value, read_at
+            self._value, self._read_at = value, read_at

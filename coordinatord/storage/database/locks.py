@@ -102,7 +102,9 @@ async def _run_term(
 
 
 @asynccontextmanager
-async def keep_transaction_open(connection: Connection, every: float = _KEEPALIVE_INTERVAL_S) -> AsyncIterator[None]:
+async def keep_transaction_open(
+    connection: Connection, interval_s: float = _KEEPALIVE_INTERVAL_S
+) -> AsyncIterator[None]:
     """Keep a transaction and its locks alive while the block does work outside the database.
 
     The block must not use the connection. A statement every few seconds keeps the server from ending the idle session.
@@ -111,7 +113,7 @@ async def keep_transaction_open(connection: Connection, every: float = _KEEPALIV
 
     async def keep_alive() -> None:
         while True:
-            await anyio.sleep(every)
+            await anyio.sleep(interval_s)
             try:
                 with anyio.CancelScope(shield=True):  # cancelling a statement would close the connection
                     await connection.execute("select")

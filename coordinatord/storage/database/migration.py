@@ -40,9 +40,9 @@ log = structlog.get_logger(__name__)
 MIN_SERVER_VERSION: Final = 14
 _LOCK_KEY: Final = 0x5356_4300  # advisory lock that a process holds while it migrates; an arbitrary constant
 _LOCK_POLL_INTERVAL_S: Final = 0.1
-_FILE_NAME: Final = re.compile(r"(\d{4})_[a-z_]+\.sql")
-_FILE_HEADER: Final = re.compile(r"-- least release: (\d+\.\d+\.\d+)\n(-- outside a transaction\n)?")
-_STATEMENT_END: Final = re.compile(r"(?<=;)[ \t]*\n")
+_FILE_NAME_PATTERN: Final = re.compile(r"(\d{4})_[a-z_]+\.sql")
+_FILE_HEADER_PATTERN: Final = re.compile(r"-- least release: (\d+\.\d+\.\d+)\n(-- outside a transaction\n)?")
+_STATEMENT_END_PATTERN: Final = re.compile(r"(?<=;)[ \t]*\n")
 
 
 @attrs.frozen(slots=True)
@@ -66,7 +66,7 @@ class Migration:
 
     @property
     def _header(self) -> re.Match[str]:
-        if found := _FILE_HEADER.match(self.sql):
+        if found := _FILE_HEADER_PATTERN.match(self.sql):
             return found
         raise Fatal(
             f"migration {self.name} must begin with `-- least release: X.Y.Z`, the oldest release that can run on it"
@@ -113,7 +113,7 @@ async def _apply_migration(connection: Connection, file: Migration) -> None:
             await connection.execute(file.sql)
             await _record_migration(connection, file, min_release)
     else:
-        for statement in filter(str.strip, _STATEMENT_END.split(file.sql)):
+        for statement in filter(str.strip, _STATEMENT_END_PATTERN.split(file.sql)):
             await connection.execute(statement)
         await _record_migration(connection, file, min_release)
 
@@ -212,6 +212,6 @@ def load_migrations() -> dict[int, Migration]:
     """Return the migrations of this release by number, in order."""
     found = []
     for entry in resources.files("coordinatord.storage.database").joinpath("migrations").iterdir():
-        if match := _FILE_NAME.fullmatch(entry.name):
+        if match := _FILE_NAME_PATTERN.fullmatch(entry.name):
             found.append(Migration(int(match[1]), entry.name, entry.read_text(encoding="utf-8")))
     return {file.number: file for file in sorted(found, key=lambda file: file.number)}

@@ -28,7 +28,7 @@ RELAY_QUEUED: Final = "queued"
 RELAY_ENDED: Final = "ended"
 JOB_OFFERED: Final = "offered"
 BATCH_MOVED: Final = "batch"
-RESET: Final = "reset"  # in place of a payload
+RESET: Final = "reset"  # delivered in place of a payload after each connect
 HEARTBEAT_TIMEOUT_S: Final = 2.0
 RECONNECT_PAUSE_S: Final = 0.5
 _TOPICS: Final = (INDEX_MOVED, RELAY_QUEUED, RELAY_ENDED, JOB_OFFERED, BATCH_MOVED)
@@ -44,9 +44,9 @@ async def notify_outbox(connection: Connection, topic: str, payload: str = "") -
 class Notices:
     """Delivers each entry to all subscribers of its topic. A topic is `index_moved` or one kind of outbox entry."""
 
-    def __init__(self, heartbeat: float = 3.0) -> None:
-        """`heartbeat` is the number of seconds between checks of the connection."""
-        self._heartbeat = heartbeat
+    def __init__(self, heartbeat_s: float = 3.0) -> None:
+        """`heartbeat_s` is the time between checks of the connection."""
+        self._heartbeat_s = heartbeat_s
         self._subscribers: dict[str, set[Callable[[str], None]]] = {topic: set() for topic in _TOPICS}
 
     def deliver(self, channel: str, payload: str) -> None:
@@ -77,7 +77,7 @@ class Notices:
             self._subscribers[topic].discard(callback)
 
     async def listen(self, database: Database) -> None:
-        """Keep a listening connection until cancelled."""
+        """Listen on one connection, and reconnect after failures, until cancelled."""
         while True:
             try:
                 await self._listen_once(database)
@@ -94,7 +94,7 @@ class Notices:
                 await connection.add_listener(channel, lambda _c, _pid, ch, payload: self.deliver(ch, payload))
             self.reset()
             while not closed.is_set():
-                with anyio.move_on_after(self._heartbeat):
+                with anyio.move_on_after(self._heartbeat_s):
                     await closed.wait()
                 # A listening connection sends nothing, so only this query notices an unreachable server.
                 await connection.fetchval("select 1", timeout=HEARTBEAT_TIMEOUT_S)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.errors import DATABASE_ERRORS, database_unavailable, is_our_bug
+from coordinatord.storage.database.errors import DATABASE_ERRORS, database_unavailable, is_program_bug
 
 if TYPE_CHECKING:
     import asyncpg
@@ -37,18 +37,18 @@ class PreparedPool:
 
     async def fetch(self, timeout_s: float, query: str, arguments: tuple[object, ...]) -> "list[asyncpg.Record]":
         if self._ended:
-            raise Retryable("not_ready", "this process is stopping and no longer reads the database")
+            raise Retryable("not_ready", "this process is stopping and no longer reads the database; try again")
         await self._wait_for_turn(timeout_s)
-        line = self._idle.pop()
+        connection = self._idle.pop()
         try:
-            return await line.fetch(timeout_s, query, arguments)
+            return await connection.fetch(timeout_s, query, arguments)
         finally:
-            self._put_back(line)
+            self._put_back(connection)
 
-    def _put_back(self, line: "_LazyConnection") -> None:
+    def _put_back(self, connection: "_LazyConnection") -> None:
         if self._ended:
-            line.drop()
-        self._idle.append(line)
+            connection.drop()
+        self._idle.append(connection)
         self._turns.release()
 
     async def _wait_for_turn(self, timeout_s: float) -> None:
@@ -65,8 +65,8 @@ class PreparedPool:
         """Close the idle connections, and wait for running reads, each of which then closes its connection. Cancelling
         a read would leave its statement running in the database."""
         self._ended = True
-        for line in self._idle:
-            line.drop()
+        for connection in self._idle:
+            connection.drop()
         with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
             for _ in range(self._size):
                 await self._turns.acquire()
@@ -94,14 +94,14 @@ class _LazyConnection:
         self._statements: dict[str, PreparedStatement[asyncpg.Record]] = {}
 
     async def fetch(self, timeout_s: float, query: str, arguments: tuple[object, ...]) -> "list[asyncpg.Record]":
-        kept = self._connection is not None
+        was_open = self._connection is not None
         try:
             return await self._fetch(timeout_s, query, arguments)
         except DATABASE_ERRORS as error:
             self.drop()
-            if is_our_bug(error):
+            if is_program_bug(error):
                 raise
-            if not kept or isinstance(error, TimeoutError):
+            if not was_open or isinstance(error, TimeoutError):
                 raise database_unavailable(error) from error
         return await self.fetch(timeout_s, query, arguments)
 

@@ -12,16 +12,16 @@ from coordinatord.storage.database.connections import Connection
 ROWS_PER_DELETE: Final = 10_000
 
 
-async def remove_due(connection: Connection, table: str, due: str, *arguments: object) -> int:
-    """Delete the rows of `table` that match the condition `due`, which must be indexed. Return their number. Call this
+async def remove_due(connection: Connection, table: str, condition: str, *arguments: object) -> int:
+    """Delete the rows of `table` that match `condition`, which must be indexed. Return their number. Call this
     outside of a transaction, so that deleted batches stay deleted if a later batch fails."""
     removed = 0
     while True:
-        done = await connection.execute(
+        command_tag = await connection.execute(
             f"delete from {table} where ctid = any("
-            f"array(select ctid from {table} where {due} limit {ROWS_PER_DELETE}))",
+            f"array(select ctid from {table} where {condition} limit {ROWS_PER_DELETE}))",
             *arguments,
         )
-        removed += (deleted := int(done.split()[-1]))
+        removed += (deleted := int(command_tag.split()[-1]))
         if deleted < ROWS_PER_DELETE:
             return removed

@@ -73,30 +73,30 @@ class Replica:
 class IndexSource(Generic[S]):
     """Source of index rows (a pool or a connection) of the primary and of each standby. Standbys are read in turn."""
 
-    def __init__(self, primary: S, copies: Sequence[tuple[Replica, S]], position: FreshValue[Snapshot]) -> None:
+    def __init__(self, primary: S, standbys: Sequence[tuple[Replica, S]], position: FreshValue[Snapshot]) -> None:
         self._primary = primary
-        self._copies = copies
+        self._standbys = standbys
         self._turns = itertools.count()
         self._position = position
 
-    async def read(self, ask: Callable[[S], Awaitable[tuple[Snapshot, T]]]) -> tuple[Snapshot, T]:
-        """Return the result of `ask`, which reads rows and the index's position in one statement."""
-        awake = [(replica, source) for replica, source in self._copies if not replica.is_skipped]
-        if awake:
-            replica, source = awake[next(self._turns) % len(awake)]
+    async def read(self, query: Callable[[S], Awaitable[tuple[Snapshot, T]]]) -> tuple[Snapshot, T]:
+        """Return the result of `query`, which reads rows and the index's position in one statement."""
+        available = [(replica, source) for replica, source in self._standbys if not replica.is_skipped]
+        if available:
+            replica, source = available[next(self._turns) % len(available)]
             try:
-                snapshot, found = await ask(source)
+                snapshot, rows = await query(source)
             except _REPLICA_ERRORS as error:
                 replica.record_failure(error)
             else:
                 if await self._is_current(snapshot):
                     replica.record_answer()
-                    return snapshot, found
+                    return snapshot, rows
                 replica.record_lag()
-        learn = self._position.begin_read()
-        snapshot, found = await ask(self._primary)
-        learn(snapshot)  # saves a separate read of the position
-        return snapshot, found
+        store = self._position.begin_read()
+        snapshot, rows = await query(self._primary)
+        store(snapshot)  # saves a separate read of the position
+        return snapshot, rows
 
     async def _is_current(self, snapshot: Snapshot) -> bool:
         return snapshot == self._position.recent_value() or snapshot == await self._position.get()
@@ -111,13 +111,13 @@ def pooled_source(
 def prepared_source(
     primary: Database, replicas: Sequence[Replica], position: FreshValue[Snapshot]
 ) -> IndexSource[PreparedConnection]:
-    copies = [(replica, replica.database.prepared_connection(_READ_TIMEOUT_S)) for replica in replicas]
-    return IndexSource(primary.prepared_connection(), copies, position)
+    standbys = [(replica, replica.database.prepared_connection(_READ_TIMEOUT_S)) for replica in replicas]
+    return IndexSource(primary.prepared_connection(), standbys, position)
 
 
 @asynccontextmanager
 async def open_replicas(
-    urls: Sequence[str], *, max_size: int, statement_timeout: float = STATEMENT_TIMEOUT_S
+    urls: Sequence[str], *, max_size: int, statement_timeout_s: float = STATEMENT_TIMEOUT_S
 ) -> AsyncIterator[list[Replica]]:
     """Open the standbys. They are connected when first read, so an unreachable standby does not delay the start."""
     async with AsyncExitStack() as stack:
@@ -126,8 +126,8 @@ async def open_replicas(
             opened = open_database(
                 url,
                 max_size=max_size,
-                acquire_timeout=_READ_TIMEOUT_S,
-                statement_timeout=statement_timeout,
+                acquire_timeout_s=_READ_TIMEOUT_S,
+                statement_timeout_s=statement_timeout_s,
                 standby=True,
             )
             parts = urlsplit(url)

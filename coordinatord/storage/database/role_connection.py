@@ -11,7 +11,7 @@ from coordinatord.storage.database.transactions import transaction
 
 
 def relayer_role_name(chain_id: int, account: bytes) -> str:
-    """Return the name of the lock role whose holder relays from this account."""
+    """Return the name of the role whose holder relays from this account."""
     return f"relayer:{chain_id}:0x{account.hex()}"
 
 

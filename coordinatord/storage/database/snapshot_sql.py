@@ -15,16 +15,17 @@ class Snapshot:
     block_time: int
 
 
+# Columns of the snapshot, for statements that select from `index_position p`.
 SNAPSHOT = "p.block_number as as_of_number, p.block_hash as as_of_hash, p.block_time as as_of_time, p.rebuilding"
-# False during the first backfill, which counts jobs at its end.
+# Condition that is false during the first backfill, which counts jobs only at its end.
 JOBS_COUNTED = (
     "exists (select from pg_trigger where tgrelid = 'jobs'::regclass and tgname = 'count_insert' and tgenabled <> 'D')"
 )
 
 
-async def read_snapshot(line: PreparedConnection) -> Snapshot:
+async def read_snapshot(reader: PreparedConnection) -> Snapshot:
     """Read the current snapshot of the index."""
-    return snapshot_of(await line.fetch(f"select {SNAPSHOT} from index_position p"))
+    return snapshot_of(await reader.fetch(f"select {SNAPSHOT} from index_position p"))
 
 
 def snapshot_of(rows: "list[asyncpg.Record]") -> Snapshot:
@@ -38,9 +39,9 @@ def snapshot_of(rows: "list[asyncpg.Record]") -> Snapshot:
     return Snapshot(row["as_of_number"], row["as_of_hash"], row["as_of_time"])
 
 
-async def read_block_pace(connection: Connection) -> float | None:
+async def read_seconds_per_block(connection: Connection) -> float | None:
     """Return seconds per block, or None while the indexed blocks are too few or all have the same time."""
-    pace: float | None = await connection.fetchval(
+    seconds: float | None = await connection.fetchval(
         "select (max(time) - min(time))::float8 / nullif(max(number) - min(number), 0) from index_blocks"
     )
-    return pace or None
+    return seconds or None

@@ -13,7 +13,7 @@ from coordinatord.storage.database.removal_sql import remove_due
 
 # Jobs end within two days of their order.
 _RETENTION: Final = "interval '2 days'"
-_POST: Final = "post"
+_POST_KIND: Final = "post"
 
 
 async def store_trace(connection: Connection, relay_id: int, kind: str, subject: bytes, traceparent: str) -> None:
@@ -33,7 +33,7 @@ async def read_contexts_of_orders(connection: Connection, job_ids: Sequence[byte
         "select subject, traceparent from relay_traces where subject = any($1::bytea[]) and kind = $2"
         " order by relay_id",
         job_ids,
-        _POST,
+        _POST_KIND,
     )
     return {row["subject"]: row["traceparent"] for row in rows}
 

@@ -16,15 +16,15 @@ from anyio import to_thread
 from common.cid import UnixFsHasher, cid_of
 from coordinatord.base.errors import Retryable
 from coordinatord.base.thread_pipe import thread_pipe
-from coordinatord.storage.pins.pinned_sql import KeyBook
+from coordinatord.storage.pins.pinned_sql import KeyMap
 from coordinatord.storage.pins.requests import StoreRequests, build_payload, missing_error, rejected_error
 from coordinatord.storage.pins.store import (
-    MAX_SINGLE_BYTES,
+    MAX_SINGLE_REQUEST_BYTES,
     BeforePart,
-    Pinned,
+    PinnedObject,
     StreamedContent,
     abort_upload,
-    ignore_parts,
+    ignore_part,
     put_in_parts,
     split_into_pieces,
 )
@@ -36,24 +36,24 @@ _INLINE_HASH_BYTES: Final = 1 << 16
 
 
 @attrs.frozen(slots=True)
-class AddressedStore:
+class PlainS3Store:
     requests: StoreRequests
-    keys: KeyBook
+    keys: KeyMap
 
-    async def put(self, key: str, content: bytes) -> Pinned:
+    async def put(self, key: str, content: bytes) -> PinnedObject:
         cid = str(cid_of(content) if len(content) <= _INLINE_HASH_BYTES else await to_thread.run_sync(cid_of, content))
         replaced = await self.keys.pin(key, cid)
-        if len(content) > MAX_SINGLE_BYTES:
-            await put_in_parts(self.requests, GATEWAY_PATH + cid, split_into_pieces(content), ignore_parts)
+        if len(content) > MAX_SINGLE_REQUEST_BYTES:
+            await put_in_parts(self.requests, GATEWAY_PATH + cid, split_into_pieces(content), ignore_part)
         else:
             await self.requests.send("put", "PUT", GATEWAY_PATH + cid, payload=await build_payload(content))
         if replaced is not None:
             await self.keys.unpin(replaced, self._remove)
-        return Pinned(cid, len(content))
+        return PinnedObject(cid, len(content))
 
     async def put_pieces(
-        self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = ignore_parts
-    ) -> Pinned:
+        self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = ignore_part
+    ) -> PinnedObject:
         content = await StreamedContent.begin(pieces)
         if content.is_whole:
             return await self.put(key, b"".join(content.buffered))
@@ -70,17 +70,17 @@ class AddressedStore:
         cid = str(hasher.finish())
         replaced = await self.keys.pin(key, cid)
         source = {"x-amz-copy-source": self.requests.path(_INCOMING_PREFIX + key)}
-        copied = await self.requests.send("copy", "PUT", GATEWAY_PATH + cid, more=source)
+        copied = await self.requests.send("copy", "PUT", GATEWAY_PATH + cid, extra_headers=source)
         # S3 sends status 200 before the copy is done.
         if b"<Error>" in copied.content:
-            raise rejected_error("it could not copy the uploaded content")
+            raise rejected_error("the uploaded content could not be copied")
         await self._delete(_INCOMING_PREFIX + key)
         if replaced is not None:
             await self.keys.unpin(replaced, self._remove)
-        return Pinned(cid, content.size)
+        return PinnedObject(cid, content.size)
 
-    async def abort(self, key: str, upload: str) -> None:
-        await abort_upload(self.requests, _INCOMING_PREFIX + key, upload)
+    async def abort(self, key: str, upload_id: str) -> None:
+        await abort_upload(self.requests, _INCOMING_PREFIX + key, upload_id)
 
     async def holds(self, key: str) -> bool:
         cid = await self.keys.cid_of(key)

@@ -39,7 +39,7 @@ _MAX_ROWS_PER_STATEMENT: Final = 256
 class _HoldRequest:
     """Request to hold an object. Requests are compared by identity, because two may name the same key."""
 
-    new: NewObject
+    new_object: NewObject
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -64,24 +64,24 @@ class _RowWriter:
         self.cids: BatchedReads[tuple[str, str], None] = BatchedReads(
             database, _set_cids, max_keys=_MAX_ROWS_PER_STATEMENT
         )
-        self.kept: BatchedReads[_EndedHold, None] = BatchedReads(
+        self.ended_holds: BatchedReads[_EndedHold, None] = BatchedReads(
             database, self._attach_all, max_keys=_MAX_ROWS_PER_STATEMENT
         )
 
-    async def _attach_all(self, database: Database, kept: list[_EndedHold]) -> dict[_EndedHold, None]:
+    async def _attach_all(self, database: Database, ended: list[_EndedHold]) -> dict[_EndedHold, None]:
         async with database.connection() as connection:
-            await objects_sql.attach_objects(connection, Counter(one.key for one in kept), self._retention)
-        return dict.fromkeys(kept)
+            await objects_sql.attach_objects(connection, Counter(hold.key for hold in ended), self._retention)
+        return dict.fromkeys(ended)
 
 
-async def _hold_all(database: Database, wanted: list[_HoldRequest]) -> dict[_HoldRequest, HeldObject | None]:
+async def _hold_all(database: Database, requests: list[_HoldRequest]) -> dict[_HoldRequest, HeldObject | None]:
     """Hold each key once per statement, because one statement can change a row only once."""
     answers: dict[_HoldRequest, HeldObject | None] = {}
-    while left := [one for one in wanted if one not in answers]:
-        by_key = {one.new.key: one for one in left}
-        new = [one.new for one in by_key.values()]
-        known = await database.transact(partial(objects_sql.hold_objects, new=new))
-        answers |= {one: HeldObject(known[key]) if key in known else None for key, one in by_key.items()}
+    while remaining := [request for request in requests if request not in answers]:
+        by_key = {request.new_object.key: request for request in remaining}
+        new_objects = [request.new_object for request in by_key.values()]
+        held = await database.transact(partial(objects_sql.hold_objects, new_objects=new_objects))
+        answers |= {request: HeldObject(held[key]) if key in held else None for key, request in by_key.items()}
     return answers
 
 
@@ -92,7 +92,7 @@ async def _set_cids(database: Database, pairs: list[tuple[str, str]]) -> dict[tu
 
 
 @attrs.define(slots=True)
-class Holding:
+class ContentHold:
     """One attempt's hold on a stored object."""
 
     key: str
@@ -120,31 +120,35 @@ class Containers:
 
     @asynccontextmanager
     async def hold_content(
-        self, key: str, subject: bytes, content: bytes, owner: bytes, *, bounded: bool
-    ) -> AsyncIterator[Holding]:
+        self, key: str, subject: bytes, content: bytes, owner: bytes, *, check_budget: bool
+    ) -> AsyncIterator[ContentHold]:
         """Store `content` under `key`, and hold it while the block runs.
 
-        Raise Retryable `busy` when the content is `bounded` and exceeds the owner's budget.
+        With `check_budget`, raise Retryable `busy` when the content exceeds the owner's budget.
         """
         small = len(content) <= _INLINE_HASH_BYTES
         sha256 = (hashlib.sha256(content) if small else await to_thread.run_sync(hashlib.sha256, content)).digest()
-        known = await self._hold_key(NewObject(key, subject, len(content), sha256, owner), bounded=bounded)
-        holding = Holding(key, "")
+        held = await self._hold_key(NewObject(key, subject, len(content), sha256, owner), check_budget=check_budget)
+        hold = ContentHold(key, "")
         try:
-            holding.cid = await self._store_content(key, content, known)
-            yield holding
+            hold.cid = await self._store_content(key, content, held)
+            yield hold
         finally:
             # A hold must also end when the request is cancelled.
             with anyio.move_on_after(10, shield=True):
-                await self._release(holding)
+                await self._release(hold)
 
-    async def _hold_key(self, new: NewObject, *, bounded: bool) -> HeldObject:
+    async def _hold_key(self, new_object: NewObject, *, check_budget: bool) -> HeldObject:
         deadline = anyio.current_time() + _REMOVAL_TIMEOUT_S
         while True:
             # A cancelled caller cannot withdraw from a batched statement. Shield the caller, so that it learns of its
             # hold and ends it.
-            with anyio.CancelScope(shield=not bounded):
-                held = await (self._hold_within_budget(new) if bounded else self._rows.holds.get(_HoldRequest(new)))
+            with anyio.CancelScope(shield=not check_budget):
+                held = await (
+                    self._hold_within_budget(new_object)
+                    if check_budget
+                    else self._rows.holds.get(_HoldRequest(new_object))
+                )
             if held is not None:
                 return held
             if anyio.current_time() > deadline:
@@ -156,38 +160,38 @@ class Containers:
                 )
             await anyio.sleep(0.1)
 
-    async def _hold_within_budget(self, new: NewObject) -> HeldObject | None:
+    async def _hold_within_budget(self, new_object: NewObject) -> HeldObject | None:
         async def hold_and_check(connection: Connection) -> HeldObject | None:
-            known = await objects_sql.hold_objects(connection, [new])
-            if new.key not in known:
+            held = await objects_sql.hold_objects(connection, [new_object])
+            if new_object.key not in held:
                 return None
-            await self._budgets.check(connection, new.owner)
-            return HeldObject(known[new.key])
+            await self._budgets.check(connection, new_object.owner)
+            return HeldObject(held[new_object.key])
 
         return await self._database.transact(hold_and_check)
 
-    async def _store_content(self, key: str, content: bytes, known: HeldObject) -> str:
-        if known.cid is not None and await self._pins.holds(key):
-            return known.cid
+    async def _store_content(self, key: str, content: bytes, held: HeldObject) -> str:
+        if held.cid is not None and await self._pins.holds(key):
+            return held.cid
         pinned = await self._pins.put(key, content)
         await self._rows.cids.get((key, pinned.cid))
         return pinned.cid
 
-    async def _release(self, holding: Holding) -> None:
+    async def _release(self, hold: ContentHold) -> None:
         try:
-            if holding.accepted:
-                await self._rows.kept.get(_EndedHold(holding.key))
+            if hold.accepted:
+                await self._rows.ended_holds.get(_EndedHold(hold.key))
                 return
             async with self._database.connection() as connection:
-                if holding.accepted is None:
-                    await objects_sql.release_hold(connection, holding.key)
+                if hold.accepted is None:
+                    await objects_sql.release_hold(connection, hold.key)
                     return
-                unneeded = await objects_sql.lease_removal(connection, holding.key)
+                unneeded = await objects_sql.lease_removal(connection, hold.key)
             if unneeded:
-                await self.remove(holding.key)
+                await self.remove(hold.key)
         except Retryable as error:
             # The janitor handles the row when it expires.
-            log.warning("object left to the janitor", key=holding.key, reason=error.message)
+            log.warning("object left to the janitor", key=hold.key, reason=error.message)
 
     async def remove(self, key: str) -> None:
         """Remove an object after its removal was leased."""

@@ -28,7 +28,7 @@ from common.refusal import Refused
 from common.strict_json import DECODE_ERRORS
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import HttpClient, HttpResponse, NoResponse, open_http
-from coordinatord.storage.pins.pinned_sql import KeyBook
+from coordinatord.storage.pins.pinned_sql import KeyMap
 from coordinatord.storage.pins.requests import (
     StoreClock,
     build_payload,
@@ -41,9 +41,9 @@ from coordinatord.storage.pins.requests import (
 from coordinatord.storage.pins.store import (
     PART_BYTES,
     BeforePart,
-    Pinned,
+    PinnedObject,
     StreamedContent,
-    ignore_parts,
+    ignore_part,
     require_cid_of_content,
 )
 
@@ -73,11 +73,11 @@ _UNPINNED_MESSAGE: Final = "not pinned"
 _MISSING_MESSAGES: Final = ("not found locally", "could not find", "not found", "offline", "no link named")
 
 
-class _Added(msgspec.Struct):
+class _AddAnswer(msgspec.Struct):
     Hash: str = ""
 
 
-class _Failure(msgspec.Struct):
+class _ErrorAnswer(msgspec.Struct):
     Message: str = ""
 
 
@@ -94,10 +94,10 @@ class KuboStore:
     streams: HttpClient
     endpoint: str
     authorization: str | None
-    keys: KeyBook
+    keys: KeyMap
     attempts: int = _MAX_ATTEMPTS
 
-    async def put(self, key: str, content: bytes) -> Pinned:
+    async def put(self, key: str, content: bytes) -> PinnedObject:
         answer = await retry_unavailable(
             self.attempts, lambda: self._send_once("put", "add", _IMPORT_OPTIONS, _build_form((content,)))
         )
@@ -106,8 +106,8 @@ class KuboStore:
         return await self._pin_content(key, cid, len(content))
 
     async def put_pieces(
-        self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = ignore_parts
-    ) -> Pinned:
+        self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = ignore_part
+    ) -> PinnedObject:
         content = await StreamedContent.begin(pieces)
         if content.is_whole:
             return await self.put(key, b"".join(content.buffered))
@@ -115,12 +115,12 @@ class KuboStore:
         failed: list[Exception] = []
 
         async def all_pieces() -> AsyncIterator[bytes]:
-            noted = 0
+            reported_bytes = 0
             try:
                 await before_part("")
                 async for piece in content.pieces():
-                    if content.size - noted >= PART_BYTES:
-                        noted = content.size
+                    if content.size - reported_bytes >= PART_BYTES:
+                        reported_bytes = content.size
                         await before_part("")
                     yield piece
             except Exception as error:
@@ -137,10 +137,10 @@ class KuboStore:
             raise
         # Content of this size is never a single block.
         if cid.codec == "raw":
-            raise rejected_error("the content id belongs to other content")
+            raise rejected_error("the returned content id does not match the content")
         return await self._pin_content(key, cid, content.size)
 
-    async def abort(self, key: str, upload: str) -> None:
+    async def abort(self, key: str, upload_id: str) -> None:
         """Do nothing: an interrupted upload leaves nothing behind."""
 
     async def holds(self, key: str) -> bool:
@@ -160,13 +160,13 @@ class KuboStore:
 
     @asynccontextmanager
     async def read(self, key: str, *, first: int = 0, last: int | None = None) -> AsyncIterator[AsyncIterator[bytes]]:
-        wanted = {"arg": await self._read_cid(key), **_OFFLINE_OPTION}
+        arguments = {"arg": await self._read_cid(key), **_OFFLINE_OPTION}
         if first:
-            wanted["offset"] = str(first)
+            arguments["offset"] = str(first)
         if last is not None:
-            wanted["length"] = str(last - first + 1)
+            arguments["length"] = str(last - first + 1)
         async with AsyncExitStack() as stack:
-            response = await retry_unavailable(self.attempts, lambda: self._open_content(wanted, stack))
+            response = await retry_unavailable(self.attempts, lambda: self._open_content(arguments, stack))
             try:
                 yield response.pieces
             except NoResponse as error:
@@ -184,14 +184,14 @@ class KuboStore:
         except DECODE_ERRORS as broken:
             raise rejected_error(f"the answer to repo/stat is malformed: {broken}") from broken
 
-    async def _pin_content(self, key: str, cid: Cid, size: int) -> Pinned:
+    async def _pin_content(self, key: str, cid: Cid, size: int) -> PinnedObject:
         """Record the key, then pin the content again. The removal of another key may have unpinned the same content
         after the upload and before this record."""
         replaced = await self.keys.pin(key, str(cid))
         await self._run_command("pin", "pin/add", {"arg": str(cid), **_OFFLINE_OPTION})
         if replaced is not None:
             await self.keys.unpin(replaced, self._unpin)
-        return Pinned(str(cid), size)
+        return PinnedObject(str(cid), size)
 
     async def _unpin(self, cid: str) -> None:
         try:
@@ -221,11 +221,11 @@ class KuboStore:
                 _require_success(response.status, command, answer)
         return answer
 
-    async def _open_content(self, wanted: dict[str, str], stack: AsyncExitStack) -> HttpResponse:
+    async def _open_content(self, arguments: dict[str, str], stack: AsyncExitStack) -> HttpResponse:
         with observe_request("read"):
             async with AsyncExitStack() as opening:
-                asked = self.streams("POST", self._url("cat", wanted), self._headers(_EMPTY_FORM), ())
-                response = await opening.enter_async_context(asked)
+                request = self.streams("POST", self._url("cat", arguments), self._headers(_EMPTY_FORM), ())
+                response = await opening.enter_async_context(request)
                 if response.status != HTTPStatus.OK:
                     _require_success(response.status, "cat", await response.read(_MAX_ANSWER_BYTES))
                 response.require_unencoded()
@@ -277,7 +277,7 @@ def _parse_added_cid(answer: bytes) -> Cid:
     """Return the content id from the last line. After status 200, a failure appears there in place of the id."""
     lines = answer.strip().splitlines()
     try:
-        text = msgspec.json.decode(lines[-1], type=_Added).Hash if lines else ""
+        text = msgspec.json.decode(lines[-1], type=_AddAnswer).Hash if lines else ""
         return read_store_cid(text, "cid")
     except (*DECODE_ERRORS, Refused) as wrong:
         raise rejected_error(f"the answer has no valid content id: {wrong}") from wrong
@@ -287,7 +287,7 @@ def _require_success(status: int, command: str, answer: bytes) -> None:
     if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
         return
     try:
-        message = msgspec.json.decode(answer, type=_Failure).Message
+        message = msgspec.json.decode(answer, type=_ErrorAnswer).Message
     except DECODE_ERRORS:
         message = ""
     absent = (_UNPINNED_MESSAGE,) if command.startswith("pin/") else (*_MISSING_MESSAGES, _UNPINNED_MESSAGE)
@@ -300,14 +300,14 @@ def _require_success(status: int, command: str, answer: bytes) -> None:
 
 @asynccontextmanager
 async def open_kubo(
-    endpoint: str, user: Secret, password: Secret, keys: KeyBook, *, timeout_s: float = 30.0
+    endpoint: str, user: Secret, password: Secret, keys: KeyMap, *, timeout_s: float = 30.0
 ) -> AsyncIterator[KuboStore]:
     """Open a Kubo store. `user` and `password` are for basic authorisation. Both may be empty.
 
     `timeout_s` is the longest wait between two reads. The timeout of connecting is a third of that.
     """
-    named = f"{user.reveal()}:{password.reveal()}"
-    authorization = None if named == ":" else f"Basic {base64.b64encode(named.encode()).decode()}"
+    credentials = f"{user.reveal()}:{password.reveal()}"
+    authorization = None if credentials == ":" else f"Basic {base64.b64encode(credentials.encode()).decode()}"
     async with (
         open_http(connections=_MAX_CONNECTIONS, timeout_s=timeout_s, connect_timeout_s=timeout_s / 3) as http,
         open_http(connections=_MAX_STREAM_CONNECTIONS, timeout_s=timeout_s, connect_timeout_s=timeout_s / 3) as streams,

@@ -111,14 +111,14 @@ class NewObject:
     owner: bytes
 
 
-async def hold_objects(connection: Connection, new: Sequence[NewObject]) -> dict[str, str | None]:
+async def hold_objects(connection: Connection, new_objects: Sequence[NewObject]) -> dict[str, str | None]:
     """Hold keys before their uploads, each key once. Return the content id that the store already holds for each key,
     if any.
 
     A key that is missing from the answer is being removed.
     """
     # All writers use the same order, which avoids deadlocks.
-    new = sorted(new, key=lambda one: one.key)
+    new_objects = sorted(new_objects, key=lambda new_object: new_object.key)
     rows = await connection.fetch(
         "insert into objects as o (key, subject, bytes, sha256, expires_at, owner)"
         " select n.key, n.subject, n.bytes, n.sha256, clock_timestamp() + $5, n.owner"
@@ -131,12 +131,12 @@ async def hold_objects(connection: Connection, new: Sequence[NewObject]) -> dict
         " bytes = excluded.bytes, sha256 = excluded.sha256"
         " where o.removing_until is null or o.removing_until < clock_timestamp()"
         " returning key, cid",
-        [one.key for one in new],
-        [one.subject for one in new],
-        [one.size for one in new],
-        [one.sha256 for one in new],
+        [new_object.key for new_object in new_objects],
+        [new_object.subject for new_object in new_objects],
+        [new_object.size for new_object in new_objects],
+        [new_object.sha256 for new_object in new_objects],
         HOLD_TIME,
-        [one.owner for one in new],
+        [new_object.owner for new_object in new_objects],
     )
     return {row["key"]: row["cid"] for row in rows}
 
@@ -204,8 +204,8 @@ class StoredSums:
 
 
 async def read_stored_sums(connection: Connection, owner: bytes) -> StoredSums:
-    """Return the sums of an owner, in the transaction that has just added to them. The lock on the rows makes other
-    transactions of the same owner wait."""
+    """Return the sums of an owner. Call this in the transaction that has just added to them: its lock on the rows makes
+    other transactions of the same owner wait."""
     row = await connection.fetchrow(
         "select coalesce(sum(bytes), 0)::bigint, coalesce(sum(rows), 0)::bigint, has_earned($1) from stored"
         " where owner = $1",
@@ -215,8 +215,7 @@ async def read_stored_sums(connection: Connection, owner: bytes) -> StoredSums:
 
 
 async def read_newcomer_sums(connection: Connection) -> tuple[int, int]:
-    """Return the bytes and rows of all wallets together that `mark_earners` had not marked when the janitor last ran
-    it."""
+    """Return the total bytes and rows of all wallets that `mark_earners` has not marked."""
     row = await connection.fetchrow(
         "select coalesce(sum(bytes), 0)::bigint, coalesce(sum(rows), 0)::bigint from stored where not earned"
     )

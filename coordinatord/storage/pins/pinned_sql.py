@@ -16,7 +16,7 @@ _REPLACED_PREFIX: Final = "replaced/"
 _LOCK_CONTENT: Final = "select pg_advisory_xact_lock(hashtextextended('pinned:' || $1, 0))"
 
 
-class KeyBook(Protocol):
+class KeyMap(Protocol):
     """Map from keys to content ids."""
 
     async def cid_of(self, key: str) -> str | None: ...
@@ -83,8 +83,8 @@ class PinnedKeys:
         async def body(connection: Connection) -> None:
             await connection.execute(_LOCK_CONTENT, cid)
             await connection.execute("delete from pinned_keys where key = $1 and cid = $2", key, cid)
-            held = await connection.fetchval("select exists (select from pinned_keys where cid = $1)", cid)
-            if not held:
+            in_use = await connection.fetchval("select exists (select from pinned_keys where cid = $1)", cid)
+            if not in_use:
                 await remove(cid)
 
         await self.database.transact(body)

@@ -108,7 +108,7 @@ class StoreClock:
             self.compare(headers)
 
     def compare(self, headers: Mapping[str, str]) -> bool:
-        """Compare the clocks by an answer's date. Return True when that corrects the time."""
+        """Compare the clocks by an answer's date. Return True if the correction changed."""
         date = read_http_date(headers.get("date"))
         # A cached response has an old date.
         if date is None or "age" in headers:
@@ -149,20 +149,20 @@ class RequestSigner:
         self._date, self._key = "", b""
 
     def headers(
-        self, method: str, url: str, sha256: bytes, more: Mapping[str, str] = MappingProxyType({})
+        self, method: str, url: str, sha256: bytes, extra_headers: Mapping[str, str] = MappingProxyType({})
     ) -> dict[str, str]:
         """Return the headers that authorise this request for the next minutes.
 
         `sha256` is the hash of the content. Path and query of `url` must be percent-encoded, and every parameter must
-        have its `=`. `more` are further headers to sign, in lower case. S3 requires a signature for all headers that
-        begin with `x-amz-`.
+        have its `=`. `extra_headers` are signed too, and have names in lower case. S3 requires a signature for all
+        headers that begin with `x-amz-`.
         """
         at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.clock.now()))
         parts, content = urlsplit(url), sha256.hex()
         host = parts.netloc.removesuffix(_DEFAULT_PORTS.get(parts.scheme, ""))
         query = "&".join(sorted(parts.query.split("&")))
-        named = {"host": host, "x-amz-content-sha256": content, "x-amz-date": at, **more}
-        signed = ";".join(sorted(named)) if more else _SIGNED_HEADERS
+        named = {"host": host, "x-amz-content-sha256": content, "x-amz-date": at, **extra_headers}
+        signed = ";".join(sorted(named)) if extra_headers else _SIGNED_HEADERS
         headers = "".join(f"{name}:{named[name]}\n" for name in signed.split(";"))
         request = f"{method}\n{parts.path}\n{query}\n{headers}\n{signed}\n{content}"
         scope = f"{at[:8]}/{self._region}/s3/aws4_request"
@@ -173,7 +173,7 @@ class RequestSigner:
             "x-amz-date": at,
             "x-amz-content-sha256": content,
             "authorization": f"AWS4-HMAC-SHA256 {credential}, SignedHeaders={signed}, Signature={signature}",
-            **more,
+            **extra_headers,
         }
 
     def _signing_key(self, date: str) -> bytes:
@@ -220,23 +220,28 @@ class StoreRequests:
         *,
         query: str = "",
         payload: Payload | None = None,
-        more: Mapping[str, str] = MappingProxyType({}),
+        extra_headers: Mapping[str, str] = MappingProxyType({}),
     ) -> StoreResponse:
-        """Return the whole answer to a successful request. `operation` labels the metric. `more` are headers in
-        lower case."""
+        """Return the whole answer to a successful request. `operation` labels the metric. The names of
+        `extra_headers` are in lower case."""
         url = f"{self._root}/{quote(key, safe='/')}{'?' + query if query else ''}"
         content = payload if payload is not None else Payload()
-        return await retry_unavailable(self._attempts, lambda: self._send_once(operation, method, url, content, more))
+        return await retry_unavailable(
+            self._attempts, lambda: self._send_once(operation, method, url, content, extra_headers)
+        )
 
     def path(self, key: str) -> str:
         """Return the percent-encoded path of a key for the header `x-amz-copy-source`."""
         return f"{urlsplit(self._root).path}/{quote(key, safe='/')}"
 
     async def _send_once(
-        self, operation: str, method: str, url: str, payload: Payload, more: Mapping[str, str]
+        self, operation: str, method: str, url: str, payload: Payload, extra_headers: Mapping[str, str]
     ) -> StoreResponse:
         # The length prevents chunked encoding, which S3 does not accept.
-        headers = {**self._signer.headers(method, url, payload.sha256, more), "content-length": str(payload.size)}
+        headers = {
+            **self._signer.headers(method, url, payload.sha256, extra_headers),
+            "content-length": str(payload.size),
+        }
         max_bytes = _MAX_CONTENT_BYTES if method == "GET" else _MAX_ANSWER_BYTES
         with observe_request(operation):
             async with self._http(method, url, headers, payload.pieces) as response:
@@ -255,19 +260,21 @@ class StoreRequests:
         `store_unavailable`, and not retried.
         """
         url = f"{self._root}/{quote(key, safe='/')}"
-        wanted = {} if first == 0 and last is None else {"range": f"bytes={first}-{'' if last is None else last}"}
+        range_header = {} if first == 0 and last is None else {"range": f"bytes={first}-{'' if last is None else last}"}
         async with AsyncExitStack() as stack:
-            response = await retry_unavailable(self._attempts, lambda: self._open_answer(operation, url, wanted, stack))
+            response = await retry_unavailable(
+                self._attempts, lambda: self._open_answer(operation, url, range_header, stack)
+            )
             try:
                 yield response
             except NoResponse as error:
                 raise unavailable_error(str(error)) from error
 
     async def _open_answer(
-        self, operation: str, url: str, wanted: Mapping[str, str], stack: AsyncExitStack
+        self, operation: str, url: str, range_header: Mapping[str, str], stack: AsyncExitStack
     ) -> HttpResponse:
         """Return an open response, which is closed together with `stack`."""
-        headers = {**self._signer.headers("GET", url, _EMPTY_SHA256), **wanted}
+        headers = {**self._signer.headers("GET", url, _EMPTY_SHA256), **range_header}
         with observe_request(operation):
             async with AsyncExitStack() as opening:
                 response = await opening.enter_async_context(self._streams("GET", url, headers))
@@ -286,19 +293,19 @@ class StoreRequests:
         _require_success(status, method, url)
 
 
-async def retry_unavailable(attempts: int, once: Callable[[], Awaitable[T]]) -> T:
-    """Call `once` until it succeeds, up to `attempts` times.
+async def retry_unavailable(attempts: int, send: Callable[[], Awaitable[T]]) -> T:
+    """Call `send` until it succeeds, up to `attempts` times.
 
     A plain loop, because tenacity adds a tenth to the cost of a request, and a batch sends one request per line.
     """
     for attempt in range(attempts - 1):
         try:
-            return await once()
+            return await send()
         except Retryable as error:
             if error.code != "store_unavailable":
                 raise
         await anyio.sleep(random.uniform(0, min(_FIRST_RETRY_PAUSE_S * 2**attempt, _MAX_RETRY_PAUSE_S)))  # noqa: S311 - keeps no secret
-    return await once()
+    return await send()
 
 
 @contextmanager
@@ -321,16 +328,20 @@ def observe_request(operation: str) -> Iterator[None]:
         metrics.store_requests.labels(operation, outcome).observe(time.perf_counter() - started)
 
 
-def unavailable_error(why: str) -> Retryable:
-    return Retryable("pinner_unavailable", f"the object store did not answer ({why})", "store_unavailable")
+def unavailable_error(reason: str) -> Retryable:
+    return Retryable("pinner_unavailable", f"the object store did not answer ({reason})", "store_unavailable")
 
 
-def rejected_error(why: str) -> Retryable:
-    return Retryable("pinner_unavailable", f"the object store refused ({why})", "store_rejected")
+def rejected_error(reason: str) -> Retryable:
+    return Retryable(
+        "pinner_unavailable",
+        f"the object store refused the request or sent an unusable answer ({reason})",
+        "store_rejected",
+    )
 
 
 def missing_error(key: str) -> Retryable:
-    return Retryable("pinner_unavailable", f"the object store does not hold {key}", "object_missing")
+    return Retryable("pinner_unavailable", f"the object store has no object {key}", "object_missing")
 
 
 def cid_from_headers(headers: Mapping[str, str]) -> str | None:

@@ -76,18 +76,18 @@ class StorageBudgets:
         Raise Retryable `busy` when the owner's content exceeds its allowance, or the content of all newcomers exceeds
         the newcomers' ceiling.
         """
-        held = await read_stored_sums(connection, owner)
-        max_bytes, max_rows = (self.earned_bytes, self.earned_rows) if held.earned else (self.new_bytes, self.new_rows)
-        more = "" if held.earned else ", or grows with your first settled job"
-        if max_bytes and held.bytes > max_bytes:
+        stored = await read_stored_sums(connection, owner)
+        max_bytes, max_rows = (
+            (self.earned_bytes, self.earned_rows) if stored.earned else (self.new_bytes, self.new_rows)
+        )
+        more = "" if stored.earned else ", or grows with your first settled job"
+        if max_bytes and stored.bytes > max_bytes:
+            raise _full_error(f"the wallet may store at most {max_bytes} bytes; space is freed as files expire{more}")
+        if max_rows and stored.rows > max_rows:
             raise _full_error(
-                f"at most {max_bytes} bytes are kept for one wallet; space is freed as files expire{more}"
+                f"the wallet may store at most {max_rows} files and batch lines; space is freed as they expire{more}"
             )
-        if max_rows and held.rows > max_rows:
-            raise _full_error(
-                f"at most {max_rows} files and lines are kept for one wallet; space is freed as they expire{more}"
-            )
-        if not held.earned and (self.newcomers_bytes or self.newcomers_rows):
+        if not stored.earned and (self.newcomers_bytes or self.newcomers_rows):
             all_bytes, all_rows = await self._newcomers.read_sums(connection)
             over_bytes = self.newcomers_bytes and all_bytes > self.newcomers_bytes
             if over_bytes or (self.newcomers_rows and all_rows > self.newcomers_rows):

@@ -45,7 +45,7 @@ _MAX_CONNECTIONS: Final = 32
 # Separate connections for clients that read slowly.
 _MAX_STREAM_CONNECTIONS: Final = 128
 # Content up to this size is sent in one request.
-MAX_SINGLE_BYTES: Final = 8 << 20
+MAX_SINGLE_REQUEST_BYTES: Final = 8 << 20
 _PIECE_BYTES: Final = 1 << 20
 # All stores import content of up to this size as one block, so its content id can be checked.
 _MAX_ONE_BLOCK_BYTES: Final = 1 << 18
@@ -63,14 +63,14 @@ async def put_in_parts(
     created = await requests.send("upload", "POST", key, query="uploads=")
     found = _UPLOAD_ID_PATTERN.search(created.content)
     if found is None:
-        raise rejected_error("it started a multipart upload without an id")
-    upload = found[1].decode("ascii", "replace")
-    async with _abort_unless_done(requests, key, upload):
+        raise rejected_error("the answer to a new multipart upload has no upload id")
+    upload_id = found[1].decode("ascii", "replace")
+    async with _abort_unless_done(requests, key, upload_id):
         etags: list[str] = []
         async with thread_pipe() as thread, read_ahead(_split_parts(pieces, thread)) as parts:
             async for part in parts:
-                await before_part(upload)
-                query = f"partNumber={len(etags) + 1}&{_upload_query(upload)}"
+                await before_part(upload_id)
+                query = f"partNumber={len(etags) + 1}&{_upload_query(upload_id)}"
                 response = await requests.send("part", "PUT", key, query=query, payload=part)
                 etags.append(response.headers.get("etag", ""))
         listed = "".join(
@@ -78,30 +78,30 @@ async def put_in_parts(
         )
         completion = f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>".encode()
         payload = await build_payload(completion)
-        response = await requests.send("complete", "POST", key, query=_upload_query(upload), payload=payload)
+        response = await requests.send("complete", "POST", key, query=_upload_query(upload_id), payload=payload)
         # S3 sends status 200 before the parts are joined.
         if b"<Error>" in response.content:
-            raise rejected_error("it could not join the parts of the upload")
+            raise rejected_error("the parts of the upload could not be joined")
         return response
 
 
-async def abort_upload(requests: StoreRequests, key: str, upload: str) -> None:
+async def abort_upload(requests: StoreRequests, key: str, upload_id: str) -> None:
     """Abort an upload. An upload that has already ended is not an error."""
     try:
-        await requests.send("abort", "DELETE", key, query=_upload_query(upload))
+        await requests.send("abort", "DELETE", key, query=_upload_query(upload_id))
     except Retryable as error:
         if error.code != "object_missing":
             raise
 
 
 @asynccontextmanager
-async def _abort_unless_done(requests: StoreRequests, key: str, upload: str) -> AsyncIterator[None]:
+async def _abort_unless_done(requests: StoreRequests, key: str, upload_id: str) -> AsyncIterator[None]:
     try:
         yield
     except BaseException:
         with anyio.move_on_after(5, shield=True):
             try:
-                await abort_upload(requests, key, upload)
+                await abort_upload(requests, key, upload_id)
             except Retryable as error:
                 # The caller gets the original error.
                 log.warning("upload not aborted", key=key, reason=error.message)
@@ -121,16 +121,16 @@ async def _split_parts(pieces: AsyncIterable[bytes], thread: ThreadPipe) -> Asyn
         yield part
 
 
-def _upload_query(upload: str) -> str:
-    return f"uploadId={quote(upload, safe='')}"
+def _upload_query(upload_id: str) -> str:
+    return f"uploadId={quote(upload_id, safe='')}"
 
 
-async def ignore_parts(_: str) -> None:
+async def ignore_part(_: str) -> None:
     pass
 
 
 @attrs.frozen(slots=True)
-class Pinned:
+class PinnedObject:
     cid: str
     size: int
 
@@ -138,17 +138,17 @@ class Pinned:
 class PinStore(Protocol):
     """Objects by the coordinator's keys. Several keys may have the same content."""
 
-    async def put(self, key: str, content: bytes) -> Pinned:
+    async def put(self, key: str, content: bytes) -> PinnedObject:
         """Store content in memory. Large content is sent in parts."""
         ...
 
     async def put_pieces(
-        self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = ignore_parts
-    ) -> Pinned:
+        self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = ignore_part
+    ) -> PinnedObject:
         """Store streamed content in constant memory. If the content does not arrive whole, the store keeps nothing."""
         ...
 
-    async def abort(self, key: str, upload: str) -> None:
+    async def abort(self, key: str, upload_id: str) -> None:
         """Abort the store's upload with the id passed to `before_part`, if it has not ended."""
         ...
 
@@ -185,7 +185,7 @@ class StreamedContent:
         async for piece in content._rest:
             content.buffered.append(piece)
             content.size += len(piece)
-            if content.size > MAX_SINGLE_BYTES:
+            if content.size > MAX_SINGLE_REQUEST_BYTES:
                 return content
         content.is_whole = True
         return content
@@ -204,15 +204,15 @@ class PinningStore:
     def __init__(self, requests: StoreRequests) -> None:
         self._requests = requests
 
-    async def put(self, key: str, content: bytes) -> Pinned:
+    async def put(self, key: str, content: bytes) -> PinnedObject:
         """Store content in memory. Large content is sent in parts."""
-        if len(content) > MAX_SINGLE_BYTES:
+        if len(content) > MAX_SINGLE_REQUEST_BYTES:
             return await self.put_pieces(key, split_into_pieces(content))
         return await self._put_whole(key, await build_payload(content))
 
     async def put_pieces(
-        self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = ignore_parts
-    ) -> Pinned:
+        self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = ignore_part
+    ) -> PinnedObject:
         """Store streamed content in constant memory. If the content does not arrive whole, the store keeps nothing.
 
         Pieces of a few hundred KiB are fastest: each is hashed in a thread and sent without a copy.
@@ -224,24 +224,24 @@ class PinningStore:
         cid = await self._read_cid(await put_in_parts(self._requests, key, content.pieces(), before_part), key)
         # Content of this size is never a single block.
         if cid.codec == "raw":
-            raise rejected_error("the content id belongs to other content")
-        return Pinned(str(cid), content.size)
+            raise rejected_error("the returned content id does not match the content")
+        return PinnedObject(str(cid), content.size)
 
-    async def abort(self, key: str, upload: str) -> None:
+    async def abort(self, key: str, upload_id: str) -> None:
         """Abort the store's upload with the id passed to `before_part`, if it has not ended."""
-        await abort_upload(self._requests, key, upload)
+        await abort_upload(self._requests, key, upload_id)
 
-    async def _put_whole(self, key: str, payload: Payload) -> Pinned:
+    async def _put_whole(self, key: str, payload: Payload) -> PinnedObject:
         response = await self._requests.send("put", "PUT", key, payload=payload)
         # The id of a single raw block is the digest of the content. The id of larger content depends on the store's
         # layout.
-        own = str(Cid("raw", payload.sha256))
+        raw_cid = str(Cid("raw", payload.sha256))
         # Batch lines usually end here: the content id is known and correct.
-        if cid_from_headers(response.headers) == own:
-            return Pinned(own, payload.size)
+        if cid_from_headers(response.headers) == raw_cid:
+            return PinnedObject(raw_cid, payload.size)
         cid = await self._read_cid(response, key)
         require_cid_of_content(cid, payload)
-        return Pinned(str(cid), payload.size)
+        return PinnedObject(str(cid), payload.size)
 
     async def cid_of(self, key: str) -> str | None:
         """Return the content id of `key`. Raise Retryable `object_missing` if the store does not hold it."""
@@ -293,7 +293,7 @@ def require_cid_of_content(cid: Cid, payload: Payload) -> None:
     if cid.codec == "raw" or (
         payload.size <= _MAX_ONE_BLOCK_BYTES and cid != dag_pb_leaf_cid(b"".join(payload.pieces))
     ):
-        raise rejected_error("the content id belongs to other content")
+        raise rejected_error("the returned content id does not match the content")
 
 
 async def split_into_pieces(content: bytes) -> AsyncIterator[bytes]:

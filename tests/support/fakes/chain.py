@@ -8,7 +8,7 @@ import attrs
 from common.address_book import AddressBook, TokenDomain
 from common.keccak import keccak256
 from coordinatord.chain.contracts.contract_events import Event
-from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.logs import LogDecoder
 from coordinatord.chain.indexer.evidence import bloom_mask
 from tests.support.fakes.event_logs import REGISTRIES, log_of
 from tests.support.fakes.history import GENESIS
@@ -25,7 +25,7 @@ BOOK = AddressBook(
     payment_token_decimals=6,
     token_domain=TokenDomain("Token", "1"),
 )
-DECODER = Decoder(BOOK)
+DECODER = LogDecoder(BOOK)
 ADDRESSES = dict(zip(REGISTRIES, DECODER.addresses, strict=True))
 
 

@@ -18,5 +18,5 @@ class Standing:
     async def get(self) -> Snapshot:
         return self.now
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         self.known = None

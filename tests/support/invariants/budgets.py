@@ -51,9 +51,10 @@ async def budget_violations(
     policy = gas_policy(config)
     for row in await connection.fetch(_SPENT):
         limits = policy.limits_for(Budget(row["budget"]), await _standing(connection, row["signer"]))
-        if limits.day is not None and row["gas"] > limits.day + mined_again * row["largest"]:
+        if limits.daily_gas is not None and row["gas"] > limits.daily_gas + mined_again * row["largest"]:
             found.append(
-                f"I12: {hex_of(row['signer'])} caused {row['gas']} gas of {row['budget']}, and may cause {limits.day}"
+                f"I12: {hex_of(row['signer'])} caused {row['gas']} gas of {row['budget']}, and may cause"
+                f" {limits.daily_gas}"
             )
     together = await connection.fetchrow(_NEWCOMERS)
     gas, largest = (together["gas"] or 0, together["largest"] or 0) if together is not None else (0, 0)
@@ -65,7 +66,7 @@ async def budget_violations(
 async def _standing(connection: "asyncpg.Connection[asyncpg.Record]", signer: bytes) -> Standing:
     row = await connection.fetchrow(_EARNED, signer)
     assert row is not None
-    return Standing(settled=row["settled"], listed=row["listed"], position=0, open_amounts=0, unindexed=0)
+    return Standing(settled=row["settled"], listed=row["listed"], position=0, open_amounts=0, unindexed_amounts=0)
 
 
 def _too_much_stored(row: Any, config: Config) -> list[str]:

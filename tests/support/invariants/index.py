@@ -10,7 +10,7 @@ from common.address_book import AddressBook
 from common.scalars import hex_of
 from coordinatord.base.errors import Retryable
 from coordinatord.base.wake import Wake
-from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.logs import LogDecoder
 from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower
 from coordinatord.chain.indexer.position_sql import read_position
@@ -25,7 +25,7 @@ async def index_violations(connection: "asyncpg.Connection[asyncpg.Record]", rpc
     The replay runs in a transaction that is rolled back. A coordinator on the same database only waits for the
     transaction.
     """
-    source = NodeSource(rpc, Decoder(book))
+    source = NodeSource(rpc, LogDecoder(book))
     transaction = connection.transaction()
     await transaction.start()
     try:
@@ -53,7 +53,7 @@ def _settings(book: AddressBook) -> IndexerSettings:
     return IndexerSettings(
         chain_id=book.chain_id,
         deploy_block=book.deploy_block,
-        getlogs_cap=5000,
+        max_range_blocks=5000,
         block_time_ms=100,
         confirmations=0,
         journal_blocks=64,

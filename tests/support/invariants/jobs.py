@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from common.address_book import AddressBook
 from coordinatord.chain.contracts import contract_events
-from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.logs import LogDecoder
 from coordinatord.chain.rpc.chain_data import ChainLog
 from coordinatord.chain.rpc.client import Rpc
 
@@ -46,7 +46,7 @@ async def job_violations(
 
 async def job_events(rpc: Rpc, book: AddressBook, first: int | None = None) -> list[contract_events.Event]:
     """Return the job registry's events from block `first` (default: its deployment), in chain order."""
-    decoder = Decoder(book)
+    decoder = LogDecoder(book)
     query = {
         "fromBlock": hex(book.deploy_block if first is None else first),
         "toBlock": "latest",

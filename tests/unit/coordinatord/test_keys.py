@@ -8,7 +8,7 @@ import pytest
 from common.daemon.process import Fatal
 from common.key_derivation import escrow_key
 from common.secp256k1 import Wallet
-from coordinatord.chain.relayer.transactions_sql import AccountUse
+from coordinatord.chain.relayer.transactions_sql import AccountUsage
 from coordinatord.run.config import read_config
 from coordinatord.run.keys import key_rows, new_key, relayer_table
 from tests.unit.coordinatord.environment import ENVIRONMENT
@@ -52,10 +52,10 @@ def test_operators_of_a_development_escrow_are_shown_as_accounts() -> None:
 def test_relayers_table_shows_which_keys_are_needed() -> None:
     current, replaced, ended, foreign = (bytes([n]) * 20 for n in range(1, 5))
     uses = [
-        AccountUse(current, 3, 1),
-        AccountUse(replaced, 0, 120),
-        AccountUse(ended, 0, 7200),
-        AccountUse(foreign, 1, 86400),
+        AccountUsage(current, 3, 1),
+        AccountUsage(replaced, 0, 120),
+        AccountUsage(ended, 0, 7200),
+        AccountUsage(foreign, 1, 86400),
     ]
     lines = relayer_table(uses, current).splitlines()
     assert [line.split("  ")[0] for line in lines] == ["0x" + use.account.hex() for use in uses]
@@ -68,4 +68,4 @@ def test_relayers_table_shows_which_keys_are_needed() -> None:
 def test_account_that_never_signed_is_shown() -> None:
     current = b"\1" * 20
     assert relayer_table([], current) == f"0x{current.hex()}  has not signed yet: relays"
-    assert "has not signed" not in relayer_table([AccountUse(current, 0, 5)], current)
+    assert "has not signed" not in relayer_table([AccountUsage(current, 0, 5)], current)

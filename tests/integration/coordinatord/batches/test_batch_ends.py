@@ -8,7 +8,7 @@ import pytest
 
 from coordinatord.api.batches.worker import BatchWorker
 from coordinatord.chain.relayer.budgets import GasPolicy
-from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, QueuedRelay, RelayKind
 from coordinatord.chain.relayer.queue_sql import take_relays
 from coordinatord.run import app
 from devnet.world import World
@@ -286,7 +286,7 @@ async def test_posts_of_batches_leave_the_queue_of_requests_alone(world: World, 
     assert await quiet.fetchval("select count(*) from relays where state = 'queued'") == depth + 1
     lone = NewRelay(RelayKind.POST, b"\1" * 32, b"lone", b"\2" * 20, b"", Priority.POST)
     async with quiet.ground.database.connection() as connection:
-        assert isinstance(await submit(connection, lone, max_depth=depth), Queued)
+        assert isinstance(await submit(connection, lone, max_depth=depth), QueuedRelay)
         taken = [relay.id for relay in await take_relays(connection, 512, 5)]
         rows = await connection.fetch("select priority from relays where id = any($1) order by priority", taken)
     assert [row["priority"] for row in rows] == [Priority.POST, *[Priority.BATCH_POST] * 5]

@@ -21,7 +21,7 @@ from coordinatord.run.checks.examine import run_checks
 from coordinatord.storage.database import migration
 from coordinatord.storage.database.connections import open_database
 from coordinatord.storage.database.migration import Migration, migrate
-from coordinatord.storage.pins.store import Pinned, PinningStore, open_pin_store
+from coordinatord.storage.pins.store import PinnedObject, PinningStore, open_pin_store
 from devnet.accounts import DevWallets
 from devnet.anvil import Anvil, running_anvil
 from devnet.app import deploy_market
@@ -255,7 +255,7 @@ async def test_probe_is_removed_when_its_time_is_over(
     stored: list[str] = []
     put = PinningStore.put
 
-    async def noted(self: PinningStore, key: str, content: bytes) -> Pinned:
+    async def noted(self: PinningStore, key: str, content: bytes) -> PinnedObject:
         stored.append(key)
         return await put(self, key, content)
 

@@ -246,13 +246,13 @@ async def test_erased_generations_of_the_escrow_go_after_49_hours(stage: Stage) 
 
 async def test_the_journal_keeps_its_window_and_no_more(stage: Stage) -> None:
     async with stage.ground.database.connection() as connection, connection.transaction():
-        await undo_sql.restart_block_run(connection, IndexedBlock(100, b"h", b"p", 1))
+        await undo_sql.restart_index_blocks(connection, IndexedBlock(100, b"h", b"p", 1))
         for number in range(101, 121):
             await connection.execute(
                 "insert into undo_journal (block_number, table_name, inserted, saved) values ($1, 'fees', true, '{}')",
                 number,
             )
-            await undo_sql.append_blocks(connection, [IndexedBlock(number, b"h", b"p", number)], 8)
+            await undo_sql.append_index_blocks(connection, [IndexedBlock(number, b"h", b"p", number)], 8)
         for table, column in (("index_blocks", "number"), ("undo_journal", "block_number")):
             found = await connection.fetchrow(f"select min({column}), max({column}) from {table}")  # noqa: S608 - ours
             assert found is not None

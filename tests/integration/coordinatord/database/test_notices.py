@@ -49,7 +49,7 @@ async def test_listening_connection_that_fell_silent_is_replaced(
 ) -> None:
     monkeypatch.setattr(notices, "HEARTBEAT_TIMEOUT_S", 1)
     heard = anyio.Event()
-    listening = Notices(heartbeat=1)
+    listening = Notices(heartbeat_s=1)
     async with (
         open_database(database_url, max_size=2) as database,
         anyio.create_task_group() as tasks,

@@ -12,7 +12,7 @@ async def test_transaction_outlives_the_servers_idle_timeout(database_url: str) 
     connection = await asyncpg.connect(database_url)
     await connection.execute("set idle_in_transaction_session_timeout = '250ms'")
     async with connection.transaction():
-        async with keep_transaction_open(connection, every=0.05):
+        async with keep_transaction_open(connection, interval_s=0.05):
             await anyio.sleep(0.4)
         assert await connection.fetchval("select 1") == 1
     await connection.close()

@@ -28,7 +28,9 @@ async def behind_proxy(database_url: str) -> AsyncIterator[tuple[TcpProxy, Datab
     async with tcp_proxy(parts.hostname, parts.port) as proxy:
         place = parts.netloc.rpartition("@")[0] + f"@{proxy.host}:{proxy.port}"
         url = urlunsplit(parts._replace(netloc=place))
-        async with open_database(url, max_size=2, acquire_timeout=TIMEOUT_S, statement_timeout=TIMEOUT_S) as database:
+        async with open_database(
+            url, max_size=2, acquire_timeout_s=TIMEOUT_S, statement_timeout_s=TIMEOUT_S
+        ) as database:
             yield proxy, database
 
 
@@ -62,7 +64,7 @@ async def test_pool_of_a_silent_database_closes_in_time(database_url: str) -> No
 
 
 async def test_slow_statement_is_cancelled_in_the_database(database_url: str) -> None:
-    async with open_database(database_url, max_size=1, statement_timeout=TIMEOUT_S) as database:
+    async with open_database(database_url, max_size=1, statement_timeout_s=TIMEOUT_S) as database:
         with pytest.raises(Retryable):
             await database.transact(lambda c: c.execute("select pg_sleep(60) as of_a_silent_database"))
         async with database.connection() as connection:
@@ -84,7 +86,7 @@ async def _ended_by_the_server(connection: Connection) -> None:
 
 
 async def test_migrations_and_roles_outlast_request_timeouts(database_url: str) -> None:
-    async with open_database(database_url, max_size=1, statement_timeout=0.05) as database:
+    async with open_database(database_url, max_size=1, statement_timeout_s=0.05) as database:
         async with database.connection_without_timeout() as connection:
             await connection.execute("select pg_sleep(0.7)")
         of_a_role = await database.connect()

@@ -39,7 +39,7 @@ async def test_standby_is_skipped(synchronous: Pair) -> None:
 async def test_hanging_primary_does_not_hold_up_its_successor(asynchronous: Pair) -> None:
     """Three connections stay on the old primary: a pooled connection, a role's, and a connection that waits in a
     statement."""
-    async with open_database(asynchronous.url, max_size=2, statement_timeout=2) as database:
+    async with open_database(asynchronous.url, max_size=2, statement_timeout_s=2) as database:
         role = await database.connect()
         assert await _port(role) == asynchronous.primary.port
         async with anyio.create_task_group() as tasks:

@@ -80,7 +80,7 @@ async def test_session_mode_keeps_roles_notices_and_timeouts(bouncing: Bouncing)
 
     async with (
         bouncing("session") as url,
-        open_database(url, max_size=2, statement_timeout=7) as database,
+        open_database(url, max_size=2, statement_timeout_s=7) as database,
         notices.subscribe(INDEX_MOVED, lambda _: heard.set()),
         anyio.create_task_group() as tasks,
     ):

@@ -49,7 +49,7 @@ async def test_request_waits_for_a_free_connection(world: World, database_url: s
 
 async def test_lists_leave_half_of_the_pool_to_others(database_url: str) -> None:
     async with (
-        open_database(database_url, max_size=4, acquire_timeout=0.2) as database,
+        open_database(database_url, max_size=4, acquire_timeout_s=0.2) as database,
         database.connection_for_lists(),
         database.connection_for_lists(),
     ):

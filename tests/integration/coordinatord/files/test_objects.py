@@ -107,7 +107,7 @@ async def test_burst_of_results_is_held_kept_and_let_go_each_by_itself(stage: St
     async def settle(job: bytes, took_effect: bool) -> None:
         result = b"result of " + job
         key = result_key(job, result)
-        async with containers.hold_content(key, job, result, provider, bounded=False) as holding:
+        async with containers.hold_content(key, job, result, provider, check_budget=False) as holding:
             held.append(job)
             if len(held) == len(jobs) + 2:
                 all_held.set()
@@ -136,7 +136,7 @@ async def test_caller_that_disconnects_leaves_no_hold(stage: Stage) -> None:
 
     async def settle() -> None:
         with gone:
-            async with containers.hold_content(result_key(job, result), job, result, b"\x0a" * 20, bounded=False):
+            async with containers.hold_content(result_key(job, result), job, result, b"\x0a" * 20, check_budget=False):
                 raise AssertionError("it has gone away")
 
     async with (

@@ -9,7 +9,7 @@ import attrs
 
 from common.artifacts import decode_error_name
 from coordinatord.base.wake import Wake
-from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.logs import LogDecoder
 from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower
 from coordinatord.chain.indexer.position_sql import read_position
@@ -113,7 +113,7 @@ def settings_of(world: World, journal_blocks: int = JOURNAL_BLOCKS) -> IndexerSe
     return IndexerSettings(
         chain_id=CHAIN_ID,
         deploy_block=world.market.deploy_block,
-        getlogs_cap=5000,
+        max_range_blocks=5000,
         block_time_ms=10,
         confirmations=0,
         journal_blocks=journal_blocks,
@@ -129,5 +129,5 @@ async def open_scene(world: World, connection: Connection) -> AsyncIterator[Scen
     async with connect_to_chain(world.anvil.rpc_url) as chain, open_rpc(world.anvil.rpc_url) as rpc:
         accounts = await chain.web3.eth.accounts
         moves = Moves(chain, world, random.Random(7), newcomers=list(accounts[len(world.wallets.all) :]))  # noqa: S311 - moves, not keys
-        source = NodeSource(rpc, Decoder(address_book(world)))
+        source = NodeSource(rpc, LogDecoder(address_book(world)))
         yield Scene(world, moves, source, connection, follower_of(source, world, JOURNAL_BLOCKS))

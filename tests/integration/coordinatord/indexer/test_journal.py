@@ -23,7 +23,7 @@ def follower(source: NodeSource, journal_blocks: int) -> IndexFollower:
     limits = IndexerSettings(
         chain_id=CHAIN_ID,
         deploy_block=1,
-        getlogs_cap=5000,
+        max_range_blocks=5000,
         block_time_ms=10,
         confirmations=0,
         journal_blocks=journal_blocks,

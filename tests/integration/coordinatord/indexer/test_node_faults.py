@@ -17,7 +17,7 @@ from common.daemon.supervision import Supervisor
 from coordinatord.api.system.readiness import MAX_RELAYER_ABSENCE_S, ReadinessCheck
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import REGISTRY
-from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.logs import LogDecoder
 from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexFollower
 from coordinatord.chain.relayer.role import RelayerRole, relayer_role_of
@@ -81,7 +81,7 @@ def readiness_of(
 @pytest.fixture
 async def behind(scene: Scene, world: World, database: Database) -> AsyncIterator[Behind]:
     async with rpc_proxy(world.anvil.rpc_url) as proxy, open_rpc(proxy.url, timeout_s=2) as rpc:
-        source = NodeSource(rpc, Decoder(address_book(world)))
+        source = NodeSource(rpc, LogDecoder(address_book(world)))
         readiness = readiness_of(database, rpc, world)
         yield Behind(proxy, source, follower_of(source, world, JOURNAL_BLOCKS), readiness)
 

@@ -11,7 +11,7 @@ import pytest
 
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import REGISTRY
-from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.logs import LogDecoder
 from coordinatord.chain.indexer.agreement import CheckedSource, Disagreement
 from coordinatord.chain.indexer.follow import IndexFollower
 from coordinatord.chain.indexer.position_sql import read_position
@@ -49,7 +49,7 @@ async def several(world: World, count: int, timeout_s: float = 20.0) -> AsyncIte
         proxies = [await stack.enter_async_context(rpc_proxy(world.anvil.rpc_url)) for _ in range(count)]
         nodes = await stack.enter_async_context(open_nodes([proxy.url for proxy in proxies], timeout_s=timeout_s))
         clock = Clock()
-        source = CheckedSource(nodes, Decoder(address_book(world)), clock)  # type: ignore[arg-type] # a source
+        source = CheckedSource(nodes, LogDecoder(address_book(world)), clock)  # type: ignore[arg-type] # a source
         yield Several(proxies, nodes, follower_of(source, world, JOURNAL_BLOCKS), clock)
 
 

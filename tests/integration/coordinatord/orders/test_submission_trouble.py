@@ -75,7 +75,7 @@ async def test_post_without_a_receipt_is_504_and_is_joined_by_the_next(
     client: Party, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = await client.paid()
-    monkeypatch.setattr(stage.relaying, "receipt_wait", 0.3)
+    monkeypatch.setattr(stage.relaying, "receipt_wait_s", 0.3)
     await stage.world.anvil.call("evm_setAutomine", False)
     try:
         first = await stage.http.post("/v1/jobs", json=body)

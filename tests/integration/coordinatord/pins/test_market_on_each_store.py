@@ -9,7 +9,7 @@ import pytest
 
 from common.cid import cid_of
 from common.scalars import base64_of
-from coordinatord.storage.pins.store import MAX_SINGLE_BYTES
+from coordinatord.storage.pins.store import MAX_SINGLE_REQUEST_BYTES
 from devnet.world import World
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.party import Party
@@ -46,7 +46,7 @@ async def test_what_the_chain_names_is_served_by_its_content_id(
     job = str(posted["job_id"])
     assert (await provider.run(provider.claim(job))).status_code == 201
 
-    large = os.urandom(MAX_SINGLE_BYTES + 1)
+    large = os.urandom(MAX_SINGLE_REQUEST_BYTES + 1)
     uploaded = (await provider.upload("result", large)).json()
     assert server.served(uploaded["svc"]["cid"]) == large
     settled = await provider.run(provider.settle(job, result_cid=uploaded["svc"]["cid"]))

@@ -19,11 +19,11 @@ from coordinatord.run.config import Config
 from coordinatord.run.dependencies import open_pin_store
 from coordinatord.storage.database.connections import open_database
 from coordinatord.storage.database.migration import migrate
-from coordinatord.storage.pins.addressed import AddressedStore
+from coordinatord.storage.pins.addressed import PlainS3Store
 from coordinatord.storage.pins.kubo import KuboStore
 from coordinatord.storage.pins.pinned_sql import PinnedKeys
 from coordinatord.storage.pins.requests import RequestSigner, StoreRequests
-from coordinatord.storage.pins.store import MAX_SINGLE_BYTES, PART_BYTES, PinningStore, PinStore, bucket_url
+from coordinatord.storage.pins.store import MAX_SINGLE_REQUEST_BYTES, PART_BYTES, PinningStore, PinStore, bucket_url
 from devnet.pins import PinStoreService
 from devnet.world import World
 from tests.integration.coordinatord.scene.stage import configured
@@ -33,7 +33,7 @@ from tests.support.fakes.plain_s3 import PlainS3, running_plain_s3
 pytestmark = pytest.mark.anyio
 
 KINDS = ["filebase", "s3", "kubo"]
-LARGE = MAX_SINGLE_BYTES + PART_BYTES
+LARGE = MAX_SINGLE_REQUEST_BYTES + PART_BYTES
 
 
 @pytest.fixture
@@ -95,8 +95,13 @@ async def test_content_has_its_import_id_and_reads_back(store: PinStore) -> None
     assert await store.get("containers/small one") == small
     assert await store.get("files/large") == large
     assert await store.holds("files/large")
-    async with store.read("files/large", first=MAX_SINGLE_BYTES - 2, last=MAX_SINGLE_BYTES + 1) as pieces:
-        assert b"".join([piece async for piece in pieces]) == large[MAX_SINGLE_BYTES - 2 : MAX_SINGLE_BYTES + 2]
+    async with store.read(
+        "files/large", first=MAX_SINGLE_REQUEST_BYTES - 2, last=MAX_SINGLE_REQUEST_BYTES + 1
+    ) as pieces:
+        assert (
+            b"".join([piece async for piece in pieces])
+            == large[MAX_SINGLE_REQUEST_BYTES - 2 : MAX_SINGLE_REQUEST_BYTES + 2]
+        )
     async with store.read("files/large", first=LARGE - 3) as pieces:
         assert b"".join([piece async for piece in pieces]) == large[-3:]
 
@@ -130,7 +135,7 @@ async def test_key_that_is_stored_anew_holds_the_new_content_alone(store: PinSto
 @pytest.mark.parametrize("server", ["s3", "kubo"], indirect=True)
 async def test_crash_before_storing_leaves_nothing_after_removal(store: PinStore, server: PlainS3 | KuboNode) -> None:
     first = (await store.put("files/output", b"first")).cid
-    assert isinstance(store, AddressedStore | KuboStore)
+    assert isinstance(store, PlainS3Store | KuboStore)
     await store.keys.pin("files/output", str(cid_of(b"second")))  # crash here
     assert server.served(first) == b"first"
     await store.delete("files/output")
@@ -144,7 +149,7 @@ async def test_broken_off_upload_leaves_nothing_and_can_repeat(store: PinStore) 
     content = os.urandom(LARGE)
 
     async def broken() -> AsyncIterator[bytes]:
-        async for piece in split_into_pieces(content[: MAX_SINGLE_BYTES + 400_000]):
+        async for piece in split_into_pieces(content[: MAX_SINGLE_REQUEST_BYTES + 400_000]):
             yield piece
         raise ValueError("the caller went away")
 

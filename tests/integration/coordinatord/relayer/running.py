@@ -10,13 +10,13 @@ import attrs
 from common.address_book import AddressBook
 from common.secp256k1 import Wallet
 from coordinatord.base.wake import Wake
-from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.logs import LogDecoder
 from coordinatord.chain.indexer.agreement import CheckedSource
 from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexerSettings, run_indexer
 from coordinatord.chain.relayer.budgets import GasBudgets, GasPolicy
 from coordinatord.chain.relayer.fees import NO_CEILING, FeeCeiling
-from coordinatord.chain.relayer.outbox_sql import NewRelay, Submitted, submit_all
+from coordinatord.chain.relayer.outbox_sql import NewRelay, QueueOutcome, submit_all
 from coordinatord.chain.relayer.relaying import Relaying
 from coordinatord.chain.relayer.role import RelayerRole
 from coordinatord.chain.relayer.settings import RelayerSettings
@@ -92,8 +92,8 @@ async def stage(
     cancel_reserve_gas: int = 10_000_000,
     fee_ceiling: FeeCeiling = NO_CEILING,
     timeout_s: float = 5.0,
-    receipt_wait: float = 60.0,
-    mined_within: float = 15.0,
+    receipt_wait_s: float = 60.0,
+    mined_within_s: float = 15.0,
     index: AddressBook | None = None,
     policy: GasPolicy = UNLIMITED,
 ) -> AsyncIterator[Stage]:
@@ -104,7 +104,7 @@ async def stage(
         reserve_gas=reserve_gas,
         cancel_reserve_gas=cancel_reserve_gas,
         fee_ceiling=fee_ceiling,
-        mined_within=mined_within,
+        mined_within_s=mined_within_s,
     )
     async with (
         open_database(database_url, max_size=8) as database,
@@ -121,13 +121,15 @@ async def stage(
             budgets=GasBudgets(database, policy),
             max_depth=max_depth,
             queue_timeout_ms=queue_timeout_ms,
-            receipt_wait=receipt_wait,
+            receipt_wait_s=receipt_wait_s,
         )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(notices.listen, database)
             tasks.start_soon(relaying.run)
             if index is not None:
-                source = NodeSource(rpc, Decoder(index)) if nodes is None else CheckedSource(nodes, Decoder(index))
+                source = (
+                    NodeSource(rpc, LogDecoder(index)) if nodes is None else CheckedSource(nodes, LogDecoder(index))
+                )
                 tasks.start_soon(run_indexer, database, source, _settings_of_index(index), notices, Wake())
             if nodes is not None:
                 tasks.start_soon(nodes.watch_heads, CHAIN_ID, 0.2)
@@ -150,14 +152,14 @@ def _settings_of_index(book: AddressBook) -> IndexerSettings:
     return IndexerSettings(
         chain_id=book.chain_id,
         deploy_block=book.deploy_block,
-        getlogs_cap=5000,
+        max_range_blocks=5000,
         block_time_ms=400,
         confirmations=0,
         journal_blocks=64,
     )
 
 
-async def submit(connection: Connection, relay: NewRelay, *, max_depth: int = 10) -> Submitted:
+async def submit(connection: Connection, relay: NewRelay, *, max_depth: int = 10) -> QueueOutcome:
     (outcome,) = await submit_all(connection, [relay], max_depth=max_depth)
     return outcome
 

@@ -6,7 +6,7 @@ import pytest
 from common.abi import address, boolean, encode, selector
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.relayer.blocks import WINDOW_BLOCKS
+from coordinatord.chain.relayer.blocks import REORG_WINDOW_BLOCKS
 from coordinatord.chain.relayer.relaying import RefusedByChain, RelayMined
 from devnet.anvil import CHAIN_ID, PAST_STATE_COUNT
 from devnet.world import World
@@ -194,7 +194,7 @@ async def test_deep_reorg_gets_identical_bytes_again(
             assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
         relaying.cancel()
         await world.anvil.call("evm_revert", snapshot)
-        await world.anvil.call("anvil_mine", hex(WINDOW_BLOCKS + 10))
+        await world.anvil.call("anvil_mine", hex(REORG_WINDOW_BLOCKS + 10))
         on.start(relayer_wallet)
         assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
         await on.until("select bool_and(state = 'mined') from relays")
@@ -245,7 +245,7 @@ async def test_vanished_block_delays_refusals_only_for_a_while(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, *, minutes: int, held_back: bool
 ) -> None:
     head = int(await world.anvil.call("eth_blockNumber"), 16)
-    async with stage(database_url, world.anvil.rpc_url, queue_timeout_ms=1_000, receipt_wait=0.1) as on:
+    async with stage(database_url, world.anvil.rpc_url, queue_timeout_ms=1_000, receipt_wait_s=0.1) as on:
         await on.fetchval(
             "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, purpose, block_number,"
             " block_hash, mined_hash, succeeded, broadcast_at) values ($1, $2, 0, $2, '', 0, 'relay', $3, $4, $4,"

@@ -73,7 +73,7 @@ async def test_forgotten_version_of_a_known_transaction_is_adopted(
     """The database has the first version of the nonce, and the last version was mined."""
     account = hexed(relayer_wallet.address)
     outcomes: list[object] = []
-    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, mined_within=0.2) as on:
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, mined_within_s=0.2) as on:
         life = on.start(relayer_wallet)
         async with anyio.create_task_group() as callers:
             callers.start_soon(relay_into(on, outcomes), ops.post(client))
@@ -99,7 +99,7 @@ async def test_bytes_in_the_pool_are_not_outbid(
     """The relay's row was lost with its transaction. The next relay gets the following nonce."""
     account = hexed(relayer_wallet.address)
     outcomes: list[object] = []
-    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, mined_within=0.5) as on:
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, mined_within_s=0.5) as on:
         life = on.start(relayer_wallet)
         await on.relaying.submit(ops.post(client))
         await on.until(BROADCAST, 1)

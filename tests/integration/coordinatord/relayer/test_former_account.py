@@ -5,7 +5,7 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.chain.relayer.relaying import RelayMined
-from coordinatord.chain.relayer.transactions_sql import read_account_uses
+from coordinatord.chain.relayer.transactions_sql import read_account_usages
 from coordinatord.run.drain import drain
 from devnet.accounts import DevWallets
 from devnet.anvil import CHAIN_ID
@@ -40,7 +40,7 @@ async def test_replaced_account_is_followed_to_its_end(
         assert [type(outcome) for outcome in outcomes] == [RelayMined, RelayMined]
         async with on.database.connection() as connection:
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
-            uses = await read_account_uses(connection, CHAIN_ID)
+            uses = await read_account_usages(connection, CHAIN_ID)
         assert [(use.account, use.pending) for use in uses] == [(successor.address, 0), (relayer_wallet.address, 0)]
         sent = "select count(*) from relay_txs where account = $1"
         assert [await on.fetchval(sent, wallet.address) for wallet in (relayer_wallet, successor)] == [1, 1]
@@ -63,10 +63,10 @@ async def test_drain_rebroadcasts_and_ends_when_nothing_is_pending(
             await mine_until_ended(on, world.anvil)
         assert [type(outcome) for outcome in outcomes] == [RelayMined]
         async with on.database.connection() as connection:
-            (use,) = await read_account_uses(connection, CHAIN_ID)
+            (use,) = await read_account_usages(connection, CHAIN_ID)
         assert (use.account, use.pending) == (relayer_wallet.address, 0)
 
 
 async def test_deployment_that_never_relayed_has_no_accounts(world: World, database_url: str) -> None:
     async with stage(database_url, world.anvil.rpc_url) as on, on.database.connection() as connection:
-        assert await read_account_uses(connection, CHAIN_ID) == []
+        assert await read_account_usages(connection, CHAIN_ID) == []

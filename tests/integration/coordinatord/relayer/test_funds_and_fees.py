@@ -199,7 +199,7 @@ async def test_hidden_next_transaction_gets_a_higher_fee(
 
     async with (
         rpc_proxy(world.anvil.rpc_url) as proxy,
-        stage(database_url, proxy.url, mined_within=0.5) as on,
+        stage(database_url, proxy.url, mined_within_s=0.5) as on,
     ):
         with proxy.fault(RefuseTransactions(is_the_first_version, "already known")):
             on.start(relayer_wallet)

@@ -16,15 +16,15 @@ from coordinatord.chain.relayer.budgets_sql import (
     count_fitting_ops,
     read_top_spenders,
 )
-from coordinatord.chain.relayer.in_flight import PendingTx, Version
+from coordinatord.chain.relayer.in_flight import PendingTx, SignedVersion
 from coordinatord.chain.relayer.outbox_sql import (
     NewRelay,
     NotQueued,
+    PaymentPromise,
     Priority,
-    Promise,
-    Queued,
+    QueuedRelay,
+    QueueOutcome,
     RelayKind,
-    Submitted,
 )
 from coordinatord.chain.relayer.results_sql import RefusedCall
 from coordinatord.chain.relayer.transactions_sql import MinedTx
@@ -64,7 +64,7 @@ def post(
     hour: int = 10**9,
     day: int = 10**9,
     newcomers: tuple[int, int] | None = None,
-    promise: Promise | None = None,
+    promise: PaymentPromise | None = None,
     kind: RelayKind = RelayKind.POST,
 ) -> NewRelay:
     name = next(_names).to_bytes(32, "big")
@@ -75,15 +75,15 @@ def post(
     return NewRelay(kind, name, name, TARGET, b"", Priority.POST, signer, estimate, spending, promise)
 
 
-async def submit(connection: Connection, *relays: NewRelay) -> list[Submitted]:
+async def submit(connection: Connection, *relays: NewRelay) -> list[QueueOutcome]:
     return await outbox_sql.submit_all(connection, relays, max_depth=1000)
 
 
 async def signed(connection: Connection, nonce: int, *relays: NewRelay) -> int:
     """Insert a transaction that carries the relays. Return its id."""
-    ids = [one.id for one in await submit(connection, *relays) if isinstance(one, Queued)]
+    ids = [one.id for one in await submit(connection, *relays) if isinstance(one, QueuedRelay)]
     assert len(ids) == len(relays)
-    version = Version(nonce.to_bytes(32, "big"), b"raw", 10, 1, fills=False)
+    version = SignedVersion(nonce.to_bytes(32, "big"), b"raw", 10, 1, is_self_transfer=False)
     tx = PendingTx(0, nonce, TARGET, 100_000, [version], b"data")
     await transactions_sql.insert_transactions(connection, CHAIN, ACCOUNT, [tx])
     places = [None] if len(ids) == 1 else list(range(len(ids)))
@@ -92,12 +92,12 @@ async def signed(connection: Connection, nonce: int, *relays: NewRelay) -> int:
 
 
 async def mine(
-    connection: Connection, tx_id: int, gas: int, *refused: RefusedCall, fills: bool = False, block: int = 7
+    connection: Connection, tx_id: int, gas: int, *refused: RefusedCall, is_self_transfer: bool = False, block: int = 7
 ) -> dict[str, int]:
-    mined = MinedTx(tx_id, bytes(32), block, BLOCK, succeeded=True, gas_used=gas, fills=fills)
+    mined = MinedTx(tx_id, bytes(32), block, BLOCK, succeeded=True, gas_used=gas, is_self_transfer=is_self_transfer)
     await transactions_sql.record_mined(connection, [mined])
     booked = await budgets_sql.book_gas(connection, [mined])
-    await results_sql.end_carried(connection, [tx_id], refused)
+    await results_sql.end_carried_relays(connection, [tx_id], refused)
     return booked
 
 
@@ -158,7 +158,7 @@ async def test_transaction_is_unbooked_and_rebooked_exactly(
 
 async def test_self_transfer_in_the_place_of_relays_is_nobodys(connection: Connection) -> None:
     tx_id = await signed(connection, 0, post(ALICE))
-    await mine(connection, tx_id, 21_000, fills=True)
+    await mine(connection, tx_id, 21_000, is_self_transfer=True)
     assert await spent(connection) == {(b"", "fill"): 21_000}
 
 
@@ -200,7 +200,7 @@ async def test_gas_fits_the_hour_and_the_last_24_hours(connection: Connection) -
 
 async def test_concurrent_posts_are_queued_within_the_budget(connection: Connection) -> None:
     outcomes = await submit(connection, *(post(ALICE, estimate=100, day=300) for _ in range(32)))
-    assert [type(outcome) for outcome in outcomes] == [Queued] * 3 + [NotQueued] * 29
+    assert [type(outcome) for outcome in outcomes] == [QueuedRelay] * 3 + [NotQueued] * 29
     assert await submit(connection, post(ALICE, estimate=100, day=300, kind=RelayKind.CANCEL)) != [
         NotQueued.OVER_BUDGET
     ]
@@ -211,7 +211,7 @@ async def test_what_is_under_way_counts_until_its_real_cost_is_booked(connection
     assert await submit(connection, post(ALICE, estimate=100, day=150)) == [NotQueued.OVER_BUDGET]
     await mine(connection, tx_id, 40)
     (after,) = await submit(connection, post(ALICE, estimate=100, day=150))
-    assert isinstance(after, Queued)
+    assert isinstance(after, QueuedRelay)
 
 
 async def test_gas_booked_during_a_check_counts_once(connection: Connection, database: Database) -> None:
@@ -235,8 +235,8 @@ async def test_gas_booked_during_a_check_counts_once(connection: Connection, dat
 async def test_request_under_way_is_joined_whatever_the_budget(connection: Connection) -> None:
     relay = post(ALICE, estimate=100, day=100)
     (first,) = await submit(connection, relay)
-    assert isinstance(first, Queued)
-    assert await submit(connection, relay) == [Queued(first.id, relay, joined=True)]
+    assert isinstance(first, QueuedRelay)
+    assert await submit(connection, relay) == [QueuedRelay(first.id, relay, joined=True)]
 
 
 async def test_newcomers_share_a_budget_that_nobody_else_uses(connection: Connection) -> None:
@@ -248,12 +248,12 @@ async def test_newcomers_share_a_budget_that_nobody_else_uses(connection: Connec
         post(b"\x0c" * 20, newcomers=both),
         post(b"\x0d" * 20),
     )
-    assert [type(outcome) for outcome in outcomes] == [Queued, Queued, NotQueued, Queued]
+    assert [type(outcome) for outcome in outcomes] == [QueuedRelay, QueuedRelay, NotQueued, QueuedRelay]
     assert outcomes[2] is NotQueued.OVER_NEWCOMERS_BUDGET
     await mine(connection, await signed(connection, 0, post(b"\x0e" * 20, newcomers=(10**9, 10**9))), 20)
     assert await submit(connection, post(b"\x0f" * 20, newcomers=(10**9, 319))) == [NotQueued.OVER_NEWCOMERS_BUDGET]
     (fits,) = await submit(connection, post(b"\x0f" * 20, newcomers=(10**9, 320)))
-    assert isinstance(fits, Queued)
+    assert isinstance(fits, QueuedRelay)
 
 
 async def test_room_is_what_submitting_one_by_one_would_fit(connection: Connection) -> None:
@@ -270,25 +270,25 @@ async def test_room_is_what_submitting_one_by_one_would_fit(connection: Connecti
 
 
 async def test_two_posts_at_once_do_not_stand_on_one_balance(connection: Connection) -> None:
-    outcomes = await submit(connection, *(post(promise=Promise(60, 100, 1)) for _ in range(2)))
-    assert [type(outcome) for outcome in outcomes] == [Queued, NotQueued]
+    outcomes = await submit(connection, *(post(promise=PaymentPromise(60, 100, 1)) for _ in range(2)))
+    assert [type(outcome) for outcome in outcomes] == [QueuedRelay, NotQueued]
     assert outcomes[1] is NotQueued.INSOLVENT
-    (other,) = await submit(connection, post(BOB, promise=Promise(60, 100, 1)))
-    assert isinstance(other, Queued)
+    (other,) = await submit(connection, post(BOB, promise=PaymentPromise(60, 100, 1)))
+    assert isinstance(other, QueuedRelay)
 
 
 async def test_mined_post_counts_until_open_jobs_include_it(connection: Connection) -> None:
-    tx_id = await signed(connection, 0, post(promise=Promise(60)))
+    tx_id = await signed(connection, 0, post(promise=PaymentPromise(60)))
     await mine(connection, tx_id, 1, block=7)
-    assert await submit(connection, post(promise=Promise(60, 100, 6))) == [NotQueued.INSOLVENT]
-    (indexed,) = await submit(connection, post(promise=Promise(60, 100, 7)))
-    assert isinstance(indexed, Queued)
+    assert await submit(connection, post(promise=PaymentPromise(60, 100, 6))) == [NotQueued.INSOLVENT]
+    (indexed,) = await submit(connection, post(promise=PaymentPromise(60, 100, 7)))
+    assert isinstance(indexed, QueuedRelay)
 
 
 async def test_indexed_post_unknown_to_the_relayer_counts_once(connection: Connection) -> None:
     await add_jobs(connection, 1, models=1)
     job: bytes = await connection.fetchval("select job_id from jobs")
-    relay = attrs.evolve(post(promise=Promise(60)), subject=job)
+    relay = attrs.evolve(post(promise=PaymentPromise(60)), subject=job)
     await submit(connection, relay)
-    (beside,) = await submit(connection, post(promise=Promise(60, 100, 1)))
-    assert isinstance(beside, Queued)
+    (beside,) = await submit(connection, post(promise=PaymentPromise(60, 100, 1)))
+    assert isinstance(beside, QueuedRelay)

@@ -42,7 +42,7 @@ async def test_rejected_bytes_yield_to_a_self_transfer(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet, message: str
 ) -> None:
     outcomes: list[object] = []
-    async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url, mined_within=1.0) as on:
+    async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url, mined_within_s=1.0) as on:
         with proxy.fault(RefuseTransactions(lambda raw: len(raw) > LARGE, message)):
             await queue_posts(on, ops, client, 6)
             on.start(relayer_wallet)
@@ -92,7 +92,7 @@ async def test_unmined_bytes_yield_after_three_turns(
     async with (
         mining_by_hand(world.anvil),
         rpc_proxy(world.anvil.rpc_url) as proxy,
-        stage(database_url, proxy.url, mined_within=0.3) as on,
+        stage(database_url, proxy.url, mined_within_s=0.3) as on,
         anyio.create_task_group() as callers,
     ):
         with proxy.fault(RefuseTransactions(lambda raw: len(raw) > 200, "already known")):
@@ -117,7 +117,7 @@ async def test_possibly_sent_bytes_are_not_given_up(
     async with (
         mining_by_hand(world.anvil),
         rpc_proxy(world.anvil.rpc_url) as proxy,
-        stage(database_url, proxy.url, receipt_wait=3.0, timeout_s=0.5) as on,
+        stage(database_url, proxy.url, receipt_wait_s=3.0, timeout_s=0.5) as on,
         anyio.create_task_group() as callers,
     ):
 

@@ -112,7 +112,7 @@ async def test_former_version_mined_while_down_ends_its_relay(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     outcomes: list[object] = []
-    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, mined_within=0.2) as on:
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, mined_within_s=0.2) as on:
         life = on.start(relayer_wallet)
         async with anyio.create_task_group() as callers:
             callers.start_soon(relay_into(on, outcomes), ops.post(client))
@@ -132,7 +132,7 @@ async def test_former_version_mined_by_a_reorg_ends_its_relay(
 ) -> None:
     outcomes: list[object] = []
     account = hexed(relayer_wallet.address)
-    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, mined_within=0.2) as on:
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, mined_within_s=0.2) as on:
         on.start(relayer_wallet)
         async with anyio.create_task_group() as callers:
             callers.start_soon(relay_into(on, outcomes), ops.post(client))
@@ -280,7 +280,7 @@ async def test_late_receipt_of_a_former_version_ends_the_relay(
     async with (
         mining_by_hand(anvil),
         rpc_proxy(anvil.rpc_url) as proxy,
-        stage(database_url, proxy.url, mined_within=0.2) as on,
+        stage(database_url, proxy.url, mined_within_s=0.2) as on,
         anyio.create_task_group() as callers,
     ):
         on.start(relayer_wallet)

@@ -12,8 +12,8 @@ from coordinatord.chain.relayer import (
     results_sql,
     transactions_sql,
 )
-from coordinatord.chain.relayer.in_flight import PendingTx, Version
-from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, NewRelay, NotQueued, Priority, Queued, RelayKind
+from coordinatord.chain.relayer.in_flight import PendingTx, SignedVersion
+from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, NewRelay, NotQueued, Priority, QueuedRelay, RelayKind
 from coordinatord.chain.relayer.results_sql import RefusedCall
 from coordinatord.chain.relayer.transactions_sql import MinedTx
 from coordinatord.storage.database.connections import Connection, open_database
@@ -39,7 +39,7 @@ def new(name: bytes, *, subject: bytes = b"") -> NewRelay:
 
 async def queued(connection: Connection, name: bytes) -> int:
     submitted = await submit(connection, new(name), max_depth=100)
-    assert isinstance(submitted, Queued)
+    assert isinstance(submitted, QueuedRelay)
     assert not submitted.joined
     return submitted.id
 
@@ -47,7 +47,7 @@ async def queued(connection: Connection, name: bytes) -> int:
 async def signed(connection: Connection, nonce: int, *names: bytes) -> int:
     """Insert a transaction that carries a relay of each name. Return its id."""
     relays = [await queued(connection, name) for name in names]
-    version = Version(nonce.to_bytes(32, "big"), b"raw", 10, 1, fills=False)
+    version = SignedVersion(nonce.to_bytes(32, "big"), b"raw", 10, 1, is_self_transfer=False)
     tx = PendingTx(0, nonce, TARGET, 100_000, [version], b"data")
     await transactions_sql.insert_transactions(connection, CHAIN, ACCOUNT, [tx])
     places = [None] if len(relays) == 1 else list(range(len(relays)))
@@ -59,7 +59,7 @@ async def signed(connection: Connection, nonce: int, *names: bytes) -> int:
 
 async def mine(connection: Connection, tx_id: int, *refused: RefusedCall) -> None:
     await transactions_sql.record_mined(connection, [MinedTx(tx_id, bytes(32), 7, BLOCK, succeeded=True)])
-    await results_sql.end_carried(connection, [tx_id], refused)
+    await results_sql.end_carried_relays(connection, [tx_id], refused)
 
 
 async def states(connection: Connection) -> list[str]:
@@ -108,9 +108,9 @@ async def test_lost_nonces_requeue_relays_and_finally_drop_them(connection: Conn
     tx_id = await signed(connection, 0, b"a")
     await results_sql.mark_lost(connection, [tx_id])
     (again,) = await queue_sql.take_relays(connection, 10, 10)
-    assert again.requeued == 1
+    assert again.requeue_count == 1
     await connection.execute("update relays set state = 'signed', requeued = $1", MAX_REQUEUES)
-    await results_sql.requeue(connection, [again.id], "nonce_conflict")
+    await results_sql.requeue_relays(connection, [again.id], "nonce_conflict")
     status = (await outbox_sql.read_statuses(connection, [again.id]))[again.id]
     assert (status.state, status.reason, status.tx_hash) == ("dropped", "nonce_conflict", None)
     assert await transactions_sql.read_pending(connection, CHAIN, ACCOUNT) == []
@@ -124,8 +124,8 @@ async def test_lost_bytes_mined_later_end_their_relays(
     a, b = (relay.id for relay in await queue_sql.take_relays(connection, 10, 10))
     refused = [RefusedCall(lost, 1, "StaleOp", b"\x01")]
     await transactions_sql.record_mined(connection, [MinedTx(lost, bytes(32), 7, BLOCK, succeeded=True)])
-    assert await results_sql.rebind_carried(connection, [lost], refused) == {a}
-    await results_sql.end_carried(connection, [lost], refused)
+    assert await results_sql.rebind_carried_relays(connection, [lost], refused) == {a}
+    await results_sql.end_carried_relays(connection, [lost], refused)
     assert [s and s.state for s in (await outbox_sql.read_statuses(connection, [a, b])).values()] == ["mined", "queued"]
 
 
@@ -142,7 +142,7 @@ async def test_expired_ops_are_dropped_but_signed_ones_are_not(connection: Conne
     await queued(connection, b"b")
     await queued(connection, b"c")
     await connection.execute("update relays set queued_at = queued_at - interval '1 minute' where dedupe <> 'c'")
-    assert await queue_sql.drop_overdue(connection, 30_000) == {2: RelayKind.POST}
+    assert await queue_sql.drop_overdue_relays(connection, 30_000) == {2: RelayKind.POST}
     assert await states(connection) == ["signed", "dropped", "queued"]
 
 
@@ -153,7 +153,7 @@ async def test_what_came_back_is_not_dropped_for_its_time_in_the_queue(connectio
     await results_sql.unmine_blocks(connection, CHAIN, ACCOUNT, [BLOCK])
     await results_sql.mark_lost(connection, [tx_id])
     await connection.execute("update relays set queued_at = queued_at - interval '1 minute'")
-    assert await queue_sql.drop_overdue(connection, 1_000) == {}
+    assert await queue_sql.drop_overdue_relays(connection, 1_000) == {}
     assert await states(connection) == ["queued"]
 
 
@@ -163,14 +163,14 @@ async def test_twice_lost_bytes_end_the_relay_in_any_version(
     first = await signed(connection, 0, b"a")
     await results_sql.mark_lost(connection, [first])
     (relay,) = await queue_sql.take_relays(connection, 10, 10)
-    version = Version(bytes([1]) * 32, b"raw", 10, 1, fills=False)
+    version = SignedVersion(bytes([1]) * 32, b"raw", 10, 1, is_self_transfer=False)
     again = PendingTx(0, 1, TARGET, 100_000, [version], b"data")
     await transactions_sql.insert_transactions(connection, CHAIN, ACCOUNT, [again])
     await queue_sql.mark_signed(connection, [(relay.id, again.id, None)])
     await results_sql.mark_lost(connection, [again.id])
     await transactions_sql.record_mined(connection, [MinedTx(first, bytes(32), 7, BLOCK, succeeded=True)])
-    assert await results_sql.rebind_carried(connection, [first], []) == {relay.id}
-    await results_sql.end_carried(connection, [first], [])
+    assert await results_sql.rebind_carried_relays(connection, [first], []) == {relay.id}
+    await results_sql.end_carried_relays(connection, [first], [])
     assert await states(connection) == ["mined"]
     status = (await outbox_sql.read_statuses(connection, [relay.id]))[relay.id]
     assert status.block_number == 7
@@ -178,7 +178,9 @@ async def test_twice_lost_bytes_end_the_relay_in_any_version(
 
 async def test_self_transfer_is_never_reported_as_a_relay(connection: Connection) -> None:
     tx_id = await signed(connection, 0, b"a")
-    await transactions_sql.add_versions(connection, [(tx_id, Version(b"\xff" * 32, b"fill", 20, 2, fills=True))])
+    await transactions_sql.add_versions(
+        connection, [(tx_id, SignedVersion(b"\xff" * 32, b"fill", 20, 2, is_self_transfer=True))]
+    )
     status = (await outbox_sql.read_statuses(connection, [1]))[1]
     assert status.tx_hash == bytes(32)
 
@@ -188,34 +190,34 @@ async def test_of_one_request_only_what_names_the_same_content_joins(connection:
         return attrs.evolve(new(b"settle"), kind=RelayKind.SETTLE, content=content)
 
     first = await submit(connection, settle(b"one"), max_depth=10)
-    assert isinstance(first, Queued)
+    assert isinstance(first, QueuedRelay)
     assert await submit(connection, settle(b"another"), max_depth=10) == NotQueued.SUBJECT_BUSY
     again = settle(b"one")
-    assert await submit(connection, again, max_depth=10) == Queued(first.id, again, joined=True)
-    await queue_sql.end_queued(connection, [queue_sql.Ending(first.id, "refused", "SlaExpired")])
-    assert isinstance(await submit(connection, settle(b"another"), max_depth=10), Queued)
+    assert await submit(connection, again, max_depth=10) == QueuedRelay(first.id, again, joined=True)
+    await queue_sql.end_queued_relays(connection, [queue_sql.RelayEnding(first.id, "refused", "SlaExpired")])
+    assert isinstance(await submit(connection, settle(b"another"), max_depth=10), QueuedRelay)
 
 
 async def test_two_contents_of_one_request_at_once_leave_the_first(connection: Connection) -> None:
     relays = [attrs.evolve(new(b"settle"), content=content) for content in (b"one", b"another", b"one")]
     outcomes = await outbox_sql.submit_all(connection, relays, max_depth=10)
     first, _, third = relays
-    assert outcomes == [Queued(1, first, joined=False), NotQueued.SUBJECT_BUSY, Queued(1, third, joined=True)]
+    assert outcomes == [QueuedRelay(1, first, joined=False), NotQueued.SUBJECT_BUSY, QueuedRelay(1, third, joined=True)]
 
 
 async def test_held_relay_is_not_dropped_for_its_time_in_the_queue(connection: Connection) -> None:
-    await submit(connection, attrs.evolve(new(b"a"), held_for=30.0), max_depth=10)
+    await submit(connection, attrs.evolve(new(b"a"), held_for_s=30.0), max_depth=10)
     await connection.execute("update relays set queued_at = queued_at - interval '1 minute'")
-    assert await queue_sql.drop_overdue(connection, 1_000) == {}
+    assert await queue_sql.drop_overdue_relays(connection, 1_000) == {}
     await connection.execute("update relays set held_until = clock_timestamp()")
-    assert await queue_sql.drop_overdue(connection, 1_000) == {1: RelayKind.POST}
+    assert await queue_sql.drop_overdue_relays(connection, 1_000) == {1: RelayKind.POST}
 
 
 async def test_exit_is_not_dropped_however_long_it_waits(connection: Connection) -> None:
     exits = [attrs.evolve(new(b"exit"), kind=RelayKind.FAIL, priority=Priority.EXIT), new(b"post")]
     await outbox_sql.submit_all(connection, exits, max_depth=10)
     await connection.execute("update relays set queued_at = queued_at - interval '1 hour'")
-    assert await queue_sql.drop_overdue(connection, 1_000) == {2: RelayKind.POST}
+    assert await queue_sql.drop_overdue_relays(connection, 1_000) == {2: RelayKind.POST}
     assert await states(connection) == ["queued", "dropped"]
 
 
@@ -237,11 +239,11 @@ async def test_what_ended_a_job_stays_known_when_its_relay_is_dropped(connection
 async def test_second_cancel_joins_the_mined_one(connection: Connection) -> None:
     cancel = attrs.evolve(new(b"cancel", subject=b"job"), kind=RelayKind.CANCEL)
     first = await submit(connection, cancel, max_depth=10)
-    assert isinstance(first, Queued)
+    assert isinstance(first, QueuedRelay)
     await connection.execute("update relays set state = 'mined', ended_at = now()")
     other = attrs.evolve(cancel, dedupe=b"other", subject=b"another job")
     outcomes = await outbox_sql.submit_all(connection, [other, cancel], max_depth=10)
-    assert outcomes[1] == Queued(first.id, cancel, joined=True)
+    assert outcomes[1] == QueuedRelay(first.id, cancel, joined=True)
     assert await connection.fetchval("select array_agg(dedupe order by id) from relays") == [b"cancel", b"other"]
 
 
@@ -272,7 +274,7 @@ async def test_relays_of_a_subject_are_read_oldest_first_until_they_end(connecti
     tx_id = await signed(connection, 0, b"a")
     await submit(connection, attrs.evolve(new(b"a"), dedupe=b"behind"), max_depth=10)
     await queued(connection, b"of another subject")
-    undecided = await results_sql.find_undecided_with(connection, [2])
+    undecided = await results_sql.find_undecided_of_same_subjects(connection, [2])
     assert [(relay.id, relay.tx_id) for relay in undecided] == [(1, tx_id), (2, None)]
     await mine(connection, tx_id)
-    assert [relay.id for relay in await results_sql.find_undecided_with(connection, [2])] == [2]
+    assert [relay.id for relay in await results_sql.find_undecided_of_same_subjects(connection, [2])] == [2]

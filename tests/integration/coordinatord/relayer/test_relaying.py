@@ -7,7 +7,7 @@ import pytest
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer import outbox_sql
-from coordinatord.chain.relayer.outbox_sql import Priority, Queued
+from coordinatord.chain.relayer.outbox_sql import Priority, QueuedRelay
 from coordinatord.chain.relayer.relaying import RefusedByChain, RelayBusy, RelayMined
 from devnet.accounts import DevWallets
 from devnet.world import World
@@ -96,7 +96,7 @@ async def test_lost_row_ends_the_wait(world: World, database_url: str, ops: Ops,
     """As after a failover: the row is lost, and another request may have its number."""
     async with stage(database_url, world.anvil.rpc_url) as on, on.database.connection() as connection:
         queued = await on.relaying.submit(ops.post(client))
-        assert isinstance(queued, Queued)
+        assert isinstance(queued, QueuedRelay)
         await connection.execute("create temporary table moved as select * from relays")
         await connection.execute("update moved set dedupe = '\\x01', state = 'mined'")
         await connection.execute("delete from relays")

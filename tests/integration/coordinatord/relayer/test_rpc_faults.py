@@ -35,12 +35,12 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def behind_proxy(
-    world: World, database_url: str, *, queue_timeout_ms: int = 30_000, receipt_wait: float = 60.0
+    world: World, database_url: str, *, queue_timeout_ms: int = 30_000, receipt_wait_s: float = 60.0
 ) -> AsyncIterator[tuple[Stage, RpcProxy]]:
     async with (
         rpc_proxy(world.anvil.rpc_url) as proxy,
         stage(
-            database_url, proxy.url, queue_timeout_ms=queue_timeout_ms, receipt_wait=receipt_wait, timeout_s=0.5
+            database_url, proxy.url, queue_timeout_ms=queue_timeout_ms, receipt_wait_s=receipt_wait_s, timeout_s=0.5
         ) as on,
     ):
         yield on, proxy
@@ -124,7 +124,7 @@ async def test_caller_without_receipt_gets_the_hash(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     post = ops.post(client)
-    async with mining_by_hand(world.anvil), behind_proxy(world, database_url, receipt_wait=0.5) as (on, _):
+    async with mining_by_hand(world.anvil), behind_proxy(world, database_url, receipt_wait_s=0.5) as (on, _):
         on.start(relayer_wallet)
         outcome = await on.relaying.relay(post)
         assert isinstance(outcome, NoReceipt)
@@ -166,7 +166,7 @@ async def test_a_broadcast_without_an_answer_is_a_504(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     """A later refusal proves nothing, because a node may have the bytes of the first broadcast."""
-    async with behind_proxy(world, database_url, queue_timeout_ms=1500, receipt_wait=1.5) as (on, proxy):
+    async with behind_proxy(world, database_url, queue_timeout_ms=1500, receipt_wait_s=1.5) as (on, proxy):
         on.start(relayer_wallet)
         with proxy.fault(HttpStatus("eth_sendRawTransaction", 502)), anyio.move_on_after(1):
             await on.relaying.relay(post := ops.post(client))
@@ -235,7 +235,7 @@ async def test_requeued_relay_returns_the_broadcast_hash_on_timeout(
     """An outside transaction took the nonce, and no node can simulate the op now."""
     post, account = ops.post(client), hexed(relayer_wallet.address)
     outcomes: list[object] = []
-    async with mining_by_hand(world.anvil), behind_proxy(world, database_url, receipt_wait=3) as (on, proxy):
+    async with mining_by_hand(world.anvil), behind_proxy(world, database_url, receipt_wait_s=3) as (on, proxy):
         relaying = on.start(relayer_wallet)
 
         async def relay() -> None:

@@ -11,8 +11,8 @@ from coordinatord.chain.contracts.contract_events import JobClaimed, JobSettled
 from coordinatord.chain.indexer.evidence import BlockRange
 from coordinatord.chain.indexer.traces import record_index_span
 from coordinatord.chain.relayer import outbox_sql, queue_sql, results_sql, transactions_sql
-from coordinatord.chain.relayer.in_flight import PendingTx, Version
-from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind
+from coordinatord.chain.relayer.in_flight import PendingTx, SignedVersion
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, QueuedRelay, RelayKind
 from coordinatord.chain.relayer.resolution import record_spans
 from coordinatord.chain.relayer.transactions_sql import MinedTx
 from coordinatord.chain.rpc.chain_data import BlockHeader
@@ -42,14 +42,14 @@ async def mined(connection: Connection, kind: RelayKind) -> MinedTx:
     """Mine a transaction with three relays, the first and third of which are traced."""
     relays = [NewRelay(kind, job, job, TARGET, b"", Priority.OP) for job in JOBS]
     queued = await outbox_sql.submit_all(connection, relays, max_depth=10)
-    ids = [each.id for each in queued if isinstance(each, Queued)]
-    version = Version(bytes(32), b"raw", 10, 1, fills=False)
+    ids = [each.id for each in queued if isinstance(each, QueuedRelay)]
+    version = SignedVersion(bytes(32), b"raw", 10, 1, is_self_transfer=False)
     tx = PendingTx(0, 0, TARGET, 100_000, [version])
     await transactions_sql.insert_transactions(connection, 1, b"\xaa" * 20, [tx])
     await queue_sql.mark_signed(connection, [(one, tx.id, place) for place, one in enumerate(ids)])
     found = MinedTx(tx.id, b"\xcc" * 32, 7, bytes(32), succeeded=True)
     await transactions_sql.record_mined(connection, [found])
-    await results_sql.end_carried(connection, [tx.id], [])
+    await results_sql.end_carried_relays(connection, [tx.id], [])
     for number in (0, 2):
         await traces_sql.store_trace(connection, ids[number], kind.value, JOBS[number], context(number + 1))
     return found

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.relayer.outbox_sql import NewRelay, Queued
+from coordinatord.chain.relayer.outbox_sql import NewRelay, QueuedRelay
 from coordinatord.chain.relayer.relaying import NoReceipt, Outcome, RefusedByChain, RelayBusy, Relaying
 
 CODES = (
@@ -26,10 +26,10 @@ TX_HASH = b"\xab" * 32
 def ending(monkeypatch: pytest.MonkeyPatch, end: Callable[[], Outcome]) -> None:
     """Make every later relay end like this."""
 
-    async def submit(_: Relaying, new: NewRelay) -> Queued:
-        return Queued(0, new, joined=False)
+    async def submit(_: Relaying, new: NewRelay) -> QueuedRelay:
+        return QueuedRelay(0, new, joined=False)
 
-    async def wait(_: Relaying, __: Queued) -> Outcome:
+    async def wait(_: Relaying, __: QueuedRelay) -> Outcome:
         return end()
 
     monkeypatch.setattr(Relaying, "submit", submit)

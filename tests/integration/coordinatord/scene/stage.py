@@ -133,8 +133,8 @@ async def staged(
         open_database(
             config.database_url.reveal(),
             max_size=8,
-            acquire_timeout=connection_wait,
-            statement_timeout=60,
+            acquire_timeout_s=connection_wait,
+            statement_timeout_s=60,
         ) as database,
         AsyncExitStack() as stack,
     ):
@@ -145,7 +145,7 @@ async def staged(
         if config.pin_store != "filebase":
             pins = await open_pin_store(config, PinnedKeys(database), stack)
         urls = [url.reveal() for url in config.database_replica_urls]
-        replicas = await stack.enter_async_context(open_replicas(urls, max_size=4, statement_timeout=60))
+        replicas = await stack.enter_async_context(open_replicas(urls, max_size=4, statement_timeout_s=60))
         nodes = Nodes([Node("node", node_transport(node_client, config.rpc_url))])
         rpc = Rpc(nodes.transport())
         ground = Dependencies(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from common.refusal import Refused
 from coordinatord.chain.contracts import contract_events
-from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.logs import LogDecoder
 from coordinatord.chain.rpc.chain_data import ChainLog
 from tests.support.fakes.chain import ADDRESSES, BOOK, DECODER
 from tests.support.fakes.event_logs import REGISTRIES, declared_events, encoded, log_of
@@ -196,6 +196,6 @@ def test_a_log_of_a_stranger_is_refused() -> None:
 
 
 def test_an_address_in_mixed_case_is_recognised() -> None:
-    decoder = Decoder(attrs.evolve(BOOK, job_registry=b"\xab" * 20))
+    decoder = LogDecoder(attrs.evolve(BOOK, job_registry=b"\xab" * 20))
     made = ChainLog("0x" + "aB" * 20, FINE["topics"], FINE["data"], "0x5", "0x" + "77" * 32, "0x0")
     assert isinstance(decoder.decode(made), contract_events.JobSettled)

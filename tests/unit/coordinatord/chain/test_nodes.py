@@ -60,7 +60,7 @@ class Place:
         clock = Clock()
         endpoints = [Endpoint(number) for number in range(count)]
         nodes = [Node(f"node{number}", endpoint, clock=clock) for number, endpoint in enumerate(endpoints)]
-        return cls(endpoints, Nodes(nodes, lag_blocks=5), clock)
+        return cls(endpoints, Nodes(nodes, max_lag_blocks=5), clock)
 
     async def asked(self) -> int:
         """Return the number of the node that answers."""

@@ -8,7 +8,7 @@ from eth_utils.address import to_checksum_address as checksum
 from common.daemon.process import Fatal
 from common.transactions import Transaction
 from coordinatord.chain.signing.keystores import create_keystore, load_key_file, load_keystore, read_keystore_password
-from coordinatord.chain.signing.signers import LocalKey, SigningProgram, as_json, parse_signing_program
+from coordinatord.chain.signing.signers import LocalKey, SigningProgram, parse_signing_program, rpc_transaction
 
 KEY = bytes(31) + b"\x07"
 ADDRESS = Account.from_key(KEY).address
@@ -58,7 +58,7 @@ def test_key_file_holds_one_key(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "0x12", "zz" * 32, "00" * 32])
 def test_file_that_is_no_key_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(Fatal, match="must hold one private key of 32 bytes in hex"):
+    with pytest.raises(Fatal, match="must contain one private key of 32 bytes in hex"):
         load_key_file(private(tmp_path / "k", text))
 
 
@@ -82,7 +82,7 @@ def test_password_sources_have_a_fixed_order(tmp_path: Path) -> None:
 
 def signed(transaction: Transaction, key: bytes = KEY, **changes: object) -> str:
     """Sign with another implementation that takes the same JSON."""
-    fields = as_json(transaction, ADDRESS)
+    fields = rpc_transaction(transaction, ADDRESS)
     del fields["from"]
     return str(Account.from_key(key).sign_transaction(fields | changes).raw_transaction.to_0x_hex())
 
@@ -98,7 +98,7 @@ def program(tmp_path: Path, output: str, status: int = 0) -> SigningProgram:
 def test_program_is_asked_in_json_and_its_signed_bytes_are_taken(tmp_path: Path, transaction: Transaction) -> None:
     raw = program(tmp_path, signed(transaction)).sign(transaction)
     assert raw == LocalKey.from_key(KEY).sign(transaction)
-    assert json.loads((tmp_path / "asked").read_text()) == as_json(transaction, ADDRESS)
+    assert json.loads((tmp_path / "asked").read_text()) == rpc_transaction(transaction, ADDRESS)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_program_is_asked_in_json_and_its_signed_bytes_are_taken(tmp_path: Path,
         ({"chainId": "0x1"}, "requested: chainId differs"),
         ({"maxFeePerGas": "0x64"}, "requested: maxFeePerGas differs"),
         ({"maxPriorityFeePerGas": "0x1"}, "requested: maxPriorityFeePerGas differs"),
-        ({"accessList": [{"address": "0x" + "99" * 20, "storageKeys": []}]}, "the signed one has an access list"),
+        ({"accessList": [{"address": "0x" + "99" * 20, "storageKeys": []}]}, "it has an access list"),
     ],
 )
 def test_program_that_signs_other_data_is_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
@@ -149,7 +149,7 @@ def test_program_that_is_not_there_is_named() -> None:
 
 
 def test_transaction_uses_eth_sign_transaction_names() -> None:
-    told = as_json(CALL, ADDRESS)
+    told = rpc_transaction(CALL, ADDRESS)
     assert told["to"] == checksum(bytes(range(20)))
     assert (told["type"], told["nonce"], told["gas"], told["data"]) == ("0x2", "0x3", "0xc350", "0x0102")
-    assert "to" not in as_json(DEPLOYMENT, ADDRESS)
+    assert "to" not in rpc_transaction(DEPLOYMENT, ADDRESS)

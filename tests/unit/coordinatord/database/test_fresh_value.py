@@ -45,7 +45,7 @@ async def test_forgotten_position_is_read_again() -> None:
     index = Index()
     position = index.position()
     await position.get()
-    position.forget()
+    position.invalidate()
     assert position.recent_value() is None
     index.clock += 0.1 * MAX_AGE_S
     assert await position.get_recent() == AT_5
@@ -91,6 +91,6 @@ async def test_position_requested_before_a_reset_is_not_recent() -> None:
     position = index.position()
     learn = position.begin_read()
     index.clock += 0.1 * MAX_AGE_S
-    position.forget()
+    position.invalidate()
     learn(AT_5)
     assert position.recent_value() is None

@@ -281,7 +281,7 @@ async def test_equal_heads_are_used_directly(monkeypatch: pytest.MonkeyPatch) ->
 async def test_resting_and_foreign_nodes_are_not_asked_for_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, header(9), header(9), header(9))
     world.nodes[1].record_failure(3)
-    world.nodes[2].foreign = True
+    world.nodes[2].serves_other_chain = True
     metrics.node_lag.labels("n0").set(7)
     assert (await world.source.head()).height == 9
     assert world.asked == [1, 0, 0]

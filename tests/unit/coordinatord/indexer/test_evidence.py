@@ -38,9 +38,9 @@ def test_events_are_placed_by_block_and_log() -> None:
     [
         ({"block_hash": "0x" + "ab" * 32}, "another block"),
         ({"removed": True}, "another block"),
-        ({"block_number": "0x9"}, "out of place"),
-        ({"block_number": "0x0"}, "out of place"),
-        ({"log_index": "0x0"}, "out of place"),
+        ({"block_number": "0x9"}, "out of order"),
+        ({"block_number": "0x0"}, "out of order"),
+        ({"log_index": "0x0"}, "out of order"),
         ({"log_index": "zz"}, "invalid literal"),
         ({"data": "0x"}, "malformed"),
         ({"address": "0x" + "99" * 20}, "was not requested"),
@@ -55,7 +55,7 @@ def test_a_log_that_does_not_fit_its_block_is_not_believed(change: dict[str, Any
 
 def test_logs_out_of_the_order_of_the_chain_are_not_believed() -> None:
     headers, logs = told((SLA,), (FEES,))
-    with pytest.raises(Retryable, match="out of place"):
+    with pytest.raises(Retryable, match="out of order"):
         decode_logs(headers, logs[::-1], DECODER)
 
 

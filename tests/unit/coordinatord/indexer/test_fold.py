@@ -11,11 +11,11 @@ from coordinatord.chain.indexer.changes import (
     OPEN,
     SETTLED,
     CatalogueModel,
-    Changes,
     Contradiction,
     ProviderPatch,
+    RowChanges,
 )
-from coordinatord.chain.indexer.fold import Fold
+from coordinatord.chain.indexer.fold import EventMerger
 
 JOB = b"\x07" * 32
 
@@ -28,8 +28,8 @@ def posted(job_id: bytes = JOB, **terms: int) -> contract_events.JobPosted:
     )  # fmt: skip
 
 
-def folded(*events: contract_events.Event) -> Changes:
-    fold = Fold({5: 1000}.__getitem__)
+def folded(*events: contract_events.Event) -> RowChanges:
+    fold = EventMerger({5: 1000}.__getitem__)
     for log, event in enumerate(events):
         fold.add(event, 5, log)
     return fold.changes
@@ -50,7 +50,7 @@ def test_a_life_within_one_stretch_is_one_new_row() -> None:
 def test_events_of_a_job_become_one_patch() -> None:
     changes = folded(contract_events.JobClaimed(JOB, 4, 8), contract_events.JobSettled(JOB, 4, 17, 15, 1, 2, "bafkr"))
     (patch,) = changes.jobs.values()
-    assert (patch.was, patch.state, patch.provider_id, patch.cost) == (OPEN, SETTLED, 4, 15)
+    assert (patch.required_state, patch.state, patch.provider_id, patch.cost) == (OPEN, SETTLED, 4, 15)
     assert patch.ended_at == 1000
 
 
@@ -93,7 +93,7 @@ def test_job_that_ends_without_a_result_frees_its_slot(
 ) -> None:
     changes = folded(ending)
     (patch,) = changes.jobs.values()
-    assert (patch.was, patch.state, patch.ended_because, patch.ended_at) == (was, state, because, 1000)
+    assert (patch.required_state, patch.state, patch.ended_because, patch.ended_at) == (was, state, because, 1000)
     assert [provider.active_jobs for provider in changes.providers.values()] == ([freed] if freed else [])
 
 
@@ -156,6 +156,6 @@ def test_last_operator_of_a_range_wins() -> None:
 
 def test_provider_that_leaves_takes_its_changes_along() -> None:
     changes = folded(contract_events.ProviderListed(1, True), contract_events.ProviderDeregistered(1))
-    assert (changes.providers, changes.gone_providers) == ({}, {1})
+    assert (changes.providers, changes.removed_providers) == ({}, {1})
     at_once = folded(contract_events.ProviderRegistered(2, b"\1" * 20), contract_events.ProviderDeregistered(2))
-    assert (at_once.new_providers, at_once.gone_providers) == ({}, set())
+    assert (at_once.new_providers, at_once.removed_providers) == ({}, set())

@@ -34,7 +34,7 @@ def _empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ([*DEPLOY, "--dry-run"], "--dry-run needs --from"),
         ([*DEPLOY, "--out", "a"], "one of --keystore, --key-file and --signer must name"),
         ([*DEPLOY, "--out", "a", "--signer", "true"], "--signer needs --from"),
-        ([*DEPLOY, "--out", "a", "--keystore", "/no/such"], "--keystore /no/such: No such file"),
+        ([*DEPLOY, "--out", "a", "--keystore", "/no/such"], "--keystore /no/such cannot be read: No such file"),
     ],
 )
 def test_failing_command_exits_with_1_and_the_reason(

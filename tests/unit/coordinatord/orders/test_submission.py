@@ -41,12 +41,12 @@ from coordinatord.chain.contracts.job_registry import JobRegistry, PostedOrder
 from coordinatord.chain.contracts.payment_token import PaymentToken
 from coordinatord.chain.relayer.budgets import AdmittedRequest
 from coordinatord.chain.relayer.budgets_sql import Budget, GasLimits, Spending, Standing
-from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Promise, Queued, RelayKind
+from coordinatord.chain.relayer.outbox_sql import NewRelay, PaymentPromise, Priority, QueuedRelay, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
-from coordinatord.chain.relayer.solvency import Promises
+from coordinatord.chain.relayer.solvency import SolvencyChecks
 from coordinatord.chain.rpc.client import RpcCall
 from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
-from coordinatord.storage.pins.containers import Holding, container_key
+from coordinatord.storage.pins.containers import ContentHold, container_key
 from tests.support.fakes.submissions import Body, Submitter
 from tests.unit.coordinatord.orders.test_validation import _CID, _hex
 
@@ -56,7 +56,7 @@ TX: Final = b"\x0e" * 32
 STORED_CID: Final = "bafkreistored"
 ACCOUNT: Final = b"\x15" * 20
 LIVE: Final = ["asks"]
-STANDING: Final = Standing(settled=0, listed=False, position=-1, open_amounts=0, unindexed=0)
+STANDING: Final = Standing(settled=0, listed=False, position=-1, open_amounts=0, unindexed_amounts=0)
 RELAY_ID: Final = 5
 _SELECTORS: Final = {name: selector for selector, name in ERROR_NAMES.items()}
 
@@ -80,7 +80,7 @@ class World:
     demands: list[tuple[Any, ...]] = attrs.field(factory=list)
     picked: list[tuple[Any, ...]] = attrs.field(factory=list)
     held: list[tuple[Any, ...]] = attrs.field(factory=list)
-    holdings: list[Holding] = attrs.field(factory=list)
+    holdings: list[ContentHold] = attrs.field(factory=list)
     attached: list[FileRow] = attrs.field(factory=list)
     relays: list[NewRelay] = attrs.field(factory=list)
     offered: Mailbox[PendingJob] = attrs.field(factory=lambda: Mailbox(10))
@@ -162,9 +162,9 @@ class Containers:
     world: World
 
     @asynccontextmanager
-    async def hold_content(self, *content: Any, bounded: bool) -> AsyncIterator[Holding]:
-        self.world.held.append((*content, bounded))
-        self.world.holdings.append(Holding(content[0], STORED_CID))
+    async def hold_content(self, *content: Any, check_budget: bool) -> AsyncIterator[ContentHold]:
+        self.world.held.append((*content, check_budget))
+        self.world.holdings.append(ContentHold(content[0], STORED_CID))
         yield self.world.holdings[-1]
 
 
@@ -175,9 +175,9 @@ class Relaying:
     async def submit(self, relay: NewRelay) -> Any:
         self.world.relays.append(relay)
         outcome = self.world.outcome
-        return outcome if isinstance(outcome, RelayBusy) else Queued(RELAY_ID, relay, self.world.joined)
+        return outcome if isinstance(outcome, RelayBusy) else QueuedRelay(RELAY_ID, relay, self.world.joined)
 
-    async def wait(self, queued: Queued) -> Any:
+    async def wait(self, queued: QueuedRelay) -> Any:
         self.world.waits += 1
         if isinstance(self.world.outcome, Exception):
             raise self.world.outcome
@@ -205,13 +205,13 @@ def body_of(line: Body, **without: None) -> OrderBody:
 
 async def submit(world: World, submitter: Submitter, body: OrderBody | MarketProbe, *, wait: bool = True) -> Any:
     node: Any = Node(world)
-    registry, promises = JobRegistry(node, submitter.registry), Promises(PaymentToken(node, b"\x14" * 20))
+    registry, promises = JobRegistry(node, submitter.registry), SolvencyChecks(PaymentToken(node, b"\x14" * 20))
     tables: Any = world  # the fixture replaces the statements, which get the world
     given: list[Any] = [Budgets(world), ACCOUNT, Uploads(world), Windows(world)]
     checks = OrderChecks(submitter.domains, registry, promises, *given, time.time)
     holding: list[Any] = [world.offered, Containers(world), Relaying(world)]
     submissions = SubmissionService(checks, Matchmaker(tables, 30_000, 8), *holding)
-    outcome: SubmitOutcome | Queued = await submissions.submit(body, wait=wait)
+    outcome: SubmitOutcome | QueuedRelay = await submissions.submit(body, wait=wait)
     return outcome
 
 
@@ -278,7 +278,7 @@ async def test_post_is_relayed_and_its_container_stored(world: World, submitter:
         signer=body.owner,
         gas_estimate=77,
         spending=Spending(body.owner, 77, GasLimits(Budget.POSTS, None, None)),
-        promise=Promise(paid.amount, world.balance, -1),
+        promise=PaymentPromise(paid.amount, world.balance, -1),
     )
     [relay] = world.relays
     assert attrs.asdict(relay, recurse=False) == attrs.asdict(wanted, recurse=False)

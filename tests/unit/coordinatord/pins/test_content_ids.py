@@ -10,7 +10,7 @@ from common.cid import Cid, ImportProfile, cid_of, dag_pb_leaf_cid
 from common.daemon.secrets import Secret
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.pins.requests import RequestSigner, StoreRequests
-from coordinatord.storage.pins.store import Pinned, PinningStore
+from coordinatord.storage.pins.store import PinnedObject, PinningStore
 from tests.support.fakes.kubo import spelt
 from tests.support.fakes.streamed import StreamedTransport, http_over
 
@@ -20,7 +20,7 @@ SMALL = b"content"
 LARGE = os.urandom(3 << 20)
 
 
-async def put(content: bytes, said: str) -> Pinned:
+async def put(content: bytes, said: str) -> PinnedObject:
     """Put content into a store that reports this id for it."""
     answer = httpx.Response(200, headers={"x-amz-meta-cid": said})
     async with httpx.AsyncClient(transport=StreamedTransport(lambda _: answer)) as client:

@@ -12,7 +12,7 @@ from coordinatord.base.metrics import REGISTRY, relayer_funds
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import HeadBlock
 from coordinatord.chain.relayer.fees import FeeMarket
-from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, SignedVersion
 from coordinatord.chain.relayer.role import RelayerRole
 from tests.support.fakes.rpc_node import RpcFault, RpcNode
 
@@ -52,7 +52,10 @@ def account(*pending: PendingTx, lost: tuple[PendingTx, ...] = (), role: Relayer
 
 
 def tx(nonce: int, *versions: bytes) -> PendingTx:
-    made = [Version(name, b"raw", max_fee=10, max_tip=1, fills=False) for name in versions or (bytes([nonce]) * 32,)]
+    made = [
+        SignedVersion(name, b"raw", max_fee=10, max_tip=1, is_self_transfer=False)
+        for name in versions or (bytes([nonce]) * 32,)
+    ]
     return PendingTx(nonce, nonce, b"\x01" * 20, 100, made)
 
 
@@ -65,7 +68,7 @@ async def test_account_reads_nonce_balance_and_fee_market() -> None:
     node = Node()
     relayer_funds.labels(ADDRESS, "balance").set(7)
     of = await read(node, account())
-    assert (of.nonce_floor, of.balance, of.head, of.room.block_gas_limit) == (5, 100, 77, 30_000_000)
+    assert (of.nonce_floor, of.balance, of.head, of.tx_limits.block_gas_limit) == (5, 100, 77, 30_000_000)
     assert of.market == FeeMarket(20 * GWEI, 2 * GWEI)
     assert node.asked == [
         ("eth_getTransactionCount", [ADDRESS, AT]),
@@ -166,6 +169,6 @@ def test_every_version_is_watched_until_its_transaction_is_mined() -> None:
 
 def test_only_pending_transactions_without_a_self_transfer_precede_new_ones() -> None:
     replaced, lost = tx(6), tx(4)
-    replaced.add_version(Version(b"fill", b"raw", max_fee=20, max_tip=2, fills=True))
+    replaced.add_version(SignedVersion(b"fill", b"raw", max_fee=20, max_tip=2, is_self_transfer=True))
     of = account(tx(5), replaced, lost=(lost,))
-    assert [tx_id for tx_id in (None, 4, 5, 6, 7) if of.precedes(tx_id)] == [5]
+    assert [tx_id for tx_id in (None, 4, 5, 6, 7) if of.precedes_new_txs(tx_id)] == [5]

@@ -13,9 +13,9 @@ from common.secp256k1 import Wallet
 from common.transactions import Transaction
 from coordinatord.chain.relayer import results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.adoption import adopt_forgotten
+from coordinatord.chain.relayer.adoption import adopt_forgotten_transactions
 from coordinatord.chain.relayer.blocks import HeadBlock
-from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, SignedVersion
 from coordinatord.chain.relayer.signers import WalletSigner
 from coordinatord.chain.rpc.client import RpcCall
 
@@ -75,22 +75,22 @@ async def test_only_bytes_that_the_account_signed_are_adopted(
 
     monkeypatch.setattr(transactions_sql, "adopt_transaction", adopt)
     monkeypatch.setattr(results_sql, "record_carried_relays", carried_by)
-    known = Version(b"\x07" * 32, b"\x02", max_fee=1, max_tip=1, fills=False)
+    known = SignedVersion(b"\x07" * 32, b"\x02", max_fee=1, max_tip=1, is_self_transfer=False)
     missing = PendingTx(105, 5, TRANSACTION.to or b"", 21_000, [known], TRANSACTION.data)
     account = RelayerAccount(CHAIN, WalletSigner(OURS), PendingTxs([missing]), PendingTxs([]))
     head = HeadBlock(50, "0x", "0x", 0, 0, ())
     term: Any = Term()
     node: Any = Node(mined(signer))
-    assert await adopt_forgotten(term, node, account, head, wanted={5}) == adopted
+    assert await adopt_forgotten_transactions(term, node, account, head, nonces={5}) == adopted
     assert [version.raw for version in missing.versions[1:]] == stored == [TRANSACTION.sign(OURS).raw] * len(adopted)
 
 
 async def test_unknown_content_under_a_pending_nonce_is_not_adopted() -> None:
-    known = Version(b"\x07" * 32, b"\x02", max_fee=1, max_tip=1, fills=False)
+    known = SignedVersion(b"\x07" * 32, b"\x02", max_fee=1, max_tip=1, is_self_transfer=False)
     missing = PendingTx(105, 5, TRANSACTION.to or b"", 21_000, [known], b"other content")
     account = RelayerAccount(CHAIN, WalletSigner(OURS), PendingTxs([missing]), PendingTxs([]))
     term: Any = Term()
     node: Any = Node(mined(OURS))
     head = HeadBlock(50, "0x", "0x", 0, 0, ())
-    assert await adopt_forgotten(term, node, account, head, wanted={5}) == set()
+    assert await adopt_forgotten_transactions(term, node, account, head, nonces={5}) == set()
     assert missing.versions == [known]

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.relayer.broadcast import SendResult, broadcast
-from coordinatord.chain.relayer.in_flight import PendingTx, Version
+from coordinatord.chain.relayer.in_flight import PendingTx, SignedVersion
 from coordinatord.chain.rpc.client import Rpc
 from tests.support.fakes.rpc_node import RpcFault, RpcNode
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 def tx(nonce: int, size: int = 10) -> PendingTx:
-    version = Version(nonce.to_bytes(32, "big"), bytes(size), max_fee=10, max_tip=1, fills=False)
+    version = SignedVersion(nonce.to_bytes(32, "big"), bytes(size), max_fee=10, max_tip=1, is_self_transfer=False)
     return PendingTx(nonce, nonce, b"\x01" * 20, 1000, [version])
 
 
@@ -53,8 +53,8 @@ async def outcomes(node: Node, txs: list[PendingTx]) -> list[SendResult]:
         (-32000, "intrinsic gas too low", SendResult.UNSENDABLE),
         (-32000, "transaction gas limit too high (cap: 16777216, tx: 26700000)", SendResult.TOO_MUCH_GAS),
         (-32000, "oversized data", SendResult.OVERSIZED),
-        (-32000, "insufficient funds for gas * price + value", SendResult.NOT_NOW),
-        (-32000, "txpool is full", SendResult.NOT_NOW),
+        (-32000, "insufficient funds for gas * price + value", SendResult.REFUSED_FOR_NOW),
+        (-32000, "txpool is full", SendResult.REFUSED_FOR_NOW),
         (-32601, "the method eth_sendRawTransaction does not exist/is not available", SendResult.NOT_SERVED),
         (-32603, "Internal error", SendResult.REJECTED),
         (-32005, "limit exceeded", SendResult.RATE_LIMITED),
@@ -109,7 +109,7 @@ async def test_no_answer_means_the_same_bytes_later() -> None:
         raise NoResponse("refused")
 
     (sending,) = await broadcast(Rpc(unreachable), [tx(1)])
-    assert sending.outcome is SendResult.LATER
+    assert sending.outcome is SendResult.NO_ANSWER
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ async def test_no_answer_means_the_same_bytes_later() -> None:
         (403, b"", SendResult.NOT_SERVED),
         (200, b'{"id":null,"error":{"code":-32601,"message":"method not found"}}', SendResult.NOT_SERVED),
         (429, b"", SendResult.RATE_LIMITED),
-        (502, b"", SendResult.LATER),
-        (200, b'{"id":null,"error":{"code":-32603,"message":"batch failed"}}', SendResult.LATER),
+        (502, b"", SendResult.NO_ANSWER),
+        (200, b'{"id":null,"error":{"code":-32603,"message":"batch failed"}}', SendResult.NO_ANSWER),
     ],
 )
 async def test_refused_and_unanswered_requests_are_distinguished(status: int, body: bytes, outcome: SendResult) -> None:
@@ -139,7 +139,7 @@ class Several(Rpc):
         self._beside = [other.rpc() for other in beside]
 
     @property
-    def others(self) -> Sequence[Rpc]:
+    def other_nodes(self) -> Sequence[Rpc]:
         return self._beside
 
 
@@ -160,7 +160,7 @@ NOT_SERVED: dict[str, object] = {"code": -32601, "message": "method not found"}
         (TOO_LOW, OVERSIZED, SendResult.NONCE_USED),
         (OVERSIZED, FULL, SendResult.OVERSIZED),
         (FULL, OVERSIZED, SendResult.OVERSIZED),
-        (NOT_SERVED, FULL, SendResult.NOT_NOW),
+        (NOT_SERVED, FULL, SendResult.REFUSED_FOR_NOW),
         (NOT_SERVED, NOT_SERVED, SendResult.NOT_SERVED),
     ],
 )
@@ -220,4 +220,4 @@ async def test_slow_second_node_is_awaited_for_a_second() -> None:
     with anyio.fail_after(60):
         (taken,) = await broadcast(Several(Node(), Slow()), [tx(1)])
         (refused,) = await broadcast(Several(Node(NOT_SERVED), Slow()), [tx(1)])
-    assert (taken.outcome, refused.outcome) == (SendResult.ACCEPTED, SendResult.LATER)
+    assert (taken.outcome, refused.outcome) == (SendResult.ACCEPTED, SendResult.NO_ANSWER)

@@ -14,7 +14,7 @@ from tests.unit.coordinatord.environment import ENVIRONMENT
 POLICY = GasPolicy(
     posts=1000, work=2000, upkeep=500, unlisted_upkeep=100, newcomers=9000, per_settled=50, hourly_percent=40
 )
-NEW = Standing(settled=0, listed=False, position=1, open_amounts=0, unindexed=0)
+NEW = Standing(settled=0, listed=False, position=1, open_amounts=0, unindexed_amounts=0)
 ALL = (3600, 9000)
 
 
@@ -50,9 +50,9 @@ def test_zero_is_no_limit() -> None:
 def test_defaults_match_the_readme() -> None:
     policy = gas_policy(read_config(ENVIRONMENT))
     new = policy.limits_for(Budget.POSTS, NEW)
-    assert new.day is not None
-    assert new.hour is not None
-    assert (new.day // gas_estimate(RelayKind.POST), new.hour // gas_estimate(RelayKind.POST)) == (133, 66)
+    assert new.daily_gas is not None
+    assert new.hourly_gas is not None
+    assert (new.daily_gas // gas_estimate(RelayKind.POST), new.hourly_gas // gas_estimate(RelayKind.POST)) == (133, 66)
     assert [_posts_a_day(policy, settled) for settled in (0, 9, 10, 40, 100)] == [133, 163, 66, 266, 466]
     full_identity = gas_estimate(RelayKind.SET_IDENTITY, 32_768 + 300)
     assert policy.unlisted_upkeep // full_identity == 1
@@ -63,14 +63,14 @@ def test_defaults_match_the_readme() -> None:
 
 def _posts_a_day(policy: GasPolicy, settled: int) -> int:
     limits = policy.limits_for(Budget.POSTS, attrs.evolve(NEW, settled=settled))
-    assert limits.day is not None
-    return limits.day // gas_estimate(RelayKind.POST)
+    assert limits.daily_gas is not None
+    return limits.daily_gas // gas_estimate(RelayKind.POST)
 
 
 def _gas_of_a_thousand(policy: GasPolicy, settled: int) -> int:
     """Return the daily gas limit of posts and cancels for 1,000 wallets together."""
     standing = attrs.evolve(NEW, settled=settled)
     limits = [policy.limits_for(budget, standing) for budget in (Budget.POSTS, Budget.CANCELS)]
-    alone = 1000 * sum(each.day or 0 for each in limits)
+    alone = 1000 * sum(each.daily_gas or 0 for each in limits)
     shared = limits[0].newcomers
     return alone if shared is None else min(alone, shared[1])

@@ -1,10 +1,10 @@
 import pytest
 
-from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, SignedVersion
 
 
-def version(name: bytes) -> Version:
-    return Version(name.ljust(32, b"\0"), name, max_fee=10, max_tip=1, fills=False)
+def version(name: bytes) -> SignedVersion:
+    return SignedVersion(name.ljust(32, b"\0"), name, max_fee=10, max_tip=1, is_self_transfer=False)
 
 
 def tx(nonce: int) -> PendingTx:
@@ -15,9 +15,9 @@ def test_transaction_is_found_by_every_version() -> None:
     pending, one = PendingTxs([tx(3)]), None
     one = next(iter(pending))
     pending.replace(one, version(b"second"))
-    assert [pending.with_hash(v.hash) for v in one.versions] == [one, one]
+    assert [pending.find_by_hash(v.hash) for v in one.versions] == [one, one]
     pending.remove(one)
-    assert [pending.with_hash(v.hash) for v in one.versions] == [None, None]
+    assert [pending.find_by_hash(v.hash) for v in one.versions] == [None, None]
     assert len(pending) == 0
 
 
@@ -29,11 +29,11 @@ def test_transactions_are_in_nonce_order() -> None:
 def test_resend_delay_depends_on_the_outcome() -> None:
     one = tx(1)
     one.record_accepted(now=100.0)
-    assert one.due == pytest.approx(110.0)
+    assert one.next_send_at == pytest.approx(110.0)
     waits = []
     for _ in range(8):
         one.record_not_accepted(now=0.0)
-        waits.append(one.due)
+        waits.append(one.next_send_at)
     assert waits == sorted(waits)
     assert waits[-1] == pytest.approx(5.0)
 
@@ -43,7 +43,7 @@ def test_replacement_is_due_immediately() -> None:
     one.record_not_accepted(now=50.0)
     one.underpriced = True
     one.add_version(version(b"second"))
-    assert one.due == pytest.approx(0.0)
+    assert one.next_send_at == pytest.approx(0.0)
     assert not one.underpriced
 
 
@@ -60,21 +60,21 @@ def test_transaction_is_lost_after_a_lasting_missing_receipt() -> None:
 
 def test_turn_starts_with_the_answer_and_the_nonce() -> None:
     one = tx(1)
-    assert not one.turn_has_passed(since=0.0, now=1000.0, mined_within=10.0)
+    assert not one.turn_has_passed(since=0.0, now=1000.0, mined_within_s=10.0)
     one.record_verdict(100.0, 7, accepted=True)
     one.record_verdict(109.0, 8, accepted=True)  # sent again as a reminder
-    assert not one.turn_has_passed(since=0.0, now=109.9, mined_within=10.0)
-    assert one.turn_has_passed(since=0.0, now=110.0, mined_within=10.0)
-    assert not one.turn_has_passed(since=105.0, now=110.0, mined_within=10.0)
+    assert not one.turn_has_passed(since=0.0, now=109.9, mined_within_s=10.0)
+    assert one.turn_has_passed(since=0.0, now=110.0, mined_within_s=10.0)
+    assert not one.turn_has_passed(since=105.0, now=110.0, mined_within_s=10.0)
     one.add_version(version(b"second"))
-    assert not one.turn_has_passed(since=0.0, now=1000.0, mined_within=10.0)
+    assert not one.turn_has_passed(since=0.0, now=1000.0, mined_within_s=10.0)
 
 
 def test_turns_double_and_refused_ones_are_shorter() -> None:
     one = tx(1)
     one.record_verdict(0.0, 7, accepted=False)
-    assert not one.turn_has_passed(since=0.0, now=1.9, mined_within=10.0)
-    assert one.turn_has_passed(since=0.0, now=2.0, mined_within=10.0)
+    assert not one.turn_has_passed(since=0.0, now=1.9, mined_within_s=10.0)
+    assert one.turn_has_passed(since=0.0, now=2.0, mined_within_s=10.0)
     one.turns_passed = 2
-    assert not one.turn_has_passed(since=0.0, now=7.9, mined_within=10.0)
-    assert one.turn_has_passed(since=0.0, now=8.0, mined_within=10.0)
+    assert not one.turn_has_passed(since=0.0, now=7.9, mined_within_s=10.0)
+    assert one.turn_has_passed(since=0.0, now=8.0, mined_within_s=10.0)

@@ -15,7 +15,7 @@ from coordinatord.chain.relayer import blocks, repair, results_sql, transactions
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import HeadBlock
 from coordinatord.chain.relayer.fees import FeeCeiling, FeeMarket
-from coordinatord.chain.relayer.in_flight import MAX_RECEIPT_LAG_S, PendingTx, PendingTxs, Version
+from coordinatord.chain.relayer.in_flight import MAX_RECEIPT_LAG_S, PendingTx, PendingTxs, SignedVersion
 from coordinatord.chain.relayer.receipts import TxReceipt
 from coordinatord.chain.relayer.repair import MAX_PASSED_TURNS, raise_fees, repair_nonces, revive_unmined
 from coordinatord.chain.relayer.signers import WalletSigner
@@ -29,11 +29,13 @@ NOW: Final = 10_000.0
 AN_HOUR: Final = 3600.0
 
 
-def version_of(name: int, *, fills: bool = False, max_fee: int = 100) -> Version:
-    return Version(name.to_bytes(32, "big"), b"\x02", max_fee=max_fee, max_tip=2, fills=fills)
+def version_of(name: int, *, is_self_transfer: bool = False, max_fee: int = 100) -> SignedVersion:
+    return SignedVersion(
+        name.to_bytes(32, "big"), b"\x02", max_fee=max_fee, max_tip=2, is_self_transfer=is_self_transfer
+    )
 
 
-def tx(nonce: int, *versions: Version) -> PendingTx:
+def tx(nonce: int, *versions: SignedVersion) -> PendingTx:
     """Return a transaction. Its id is its nonce plus one hundred."""
     return PendingTx(100 + nonce, nonce, b"\x11" * 20, 1000, list(versions) or [version_of(nonce)])
 
@@ -53,7 +55,7 @@ class Node:
     receipts: list[TxReceipt] = attrs.field(factory=list)
     count: int = 0
     blocks: dict[int, HeadBlock] = attrs.field(factory=dict)
-    others: list["Node"] = attrs.field(factory=list)
+    other_nodes: list["Node"] = attrs.field(factory=list)
     asked: list[Sequence[bytes]] = attrs.field(factory=list)
     pool: int = 0
 
@@ -73,7 +75,7 @@ class Tables:
     unmade: list[Sequence[bytes]] = attrs.field(factory=list)
     lost: list[int] = attrs.field(factory=list)
     resolved: list[TxReceipt] = attrs.field(factory=list)
-    versions: list[tuple[int, Version]] = attrs.field(factory=list)
+    versions: list[tuple[int, SignedVersion]] = attrs.field(factory=list)
     unexplained: list[int] = attrs.field(factory=list)
     sought: list[set[int]] = attrs.field(factory=list)
     remembered: set[int] = attrs.field(factory=set)  # nonces that a block used with another version's bytes
@@ -115,11 +117,11 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
     async def mark_lost(to: Tables, ids: Sequence[int]) -> None:
         to.lost += ids
 
-    async def add_versions(to: Tables, versions: Sequence[tuple[int, Version]]) -> None:
+    async def add_versions(to: Tables, versions: Sequence[tuple[int, SignedVersion]]) -> None:
         to.versions += versions
 
-    async def sign_fill(to: Tables, account: RelayerAccount, nonce: int, lost_id: int | None) -> PendingTx:
-        return tx(nonce, version_of(nonce, fills=True))
+    async def sign_self_transfer(to: Tables, account: RelayerAccount, nonce: int, lost_id: int | None) -> PendingTx:
+        return tx(nonce, version_of(nonce, is_self_transfer=True))
 
     async def resolve(to: Tables, rpc: Node, account: RelayerAccount, receipts: Sequence[TxReceipt]) -> None:
         to.resolved += receipts
@@ -136,9 +138,11 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
         assert (chain, address) == (CHAIN, SIGNER.address)
         return [nonce for nonce in to.unexplained if nonce < below]
 
-    async def adopt_forgotten(to: Tables, *_: object, wanted: set[int], foreign: range = range(0)) -> set[int]:
-        to.sought.append(wanted)
-        return to.remembered & wanted
+    async def adopt_forgotten_transactions(
+        to: Tables, *_: object, nonces: set[int], foreign_nonces: range = range(0)
+    ) -> set[int]:
+        to.sought.append(nonces)
+        return to.remembered & nonces
 
     async def blocks_by_number(rpc: Node, numbers: Sequence[int]) -> list[HeadBlock | None]:
         return [rpc.blocks.get(number) for number in numbers]
@@ -152,11 +156,15 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
         monkeypatch.setattr(transactions_sql, name, fake)
     monkeypatch.setattr(transactions_sql, "find_nonce_gaps", gaps_among)
     monkeypatch.setattr(transactions_sql, "find_unexplained_nonces", unexplained)
-    monkeypatch.setattr(repair, "adopt_forgotten", adopt_forgotten)
+    monkeypatch.setattr(repair, "adopt_forgotten_transactions", adopt_forgotten_transactions)
     monkeypatch.setattr(transactions_sql, "add_versions", add_versions)
     for name, told in (("unmine_blocks", unmine), ("mark_lost", mark_lost)):
         monkeypatch.setattr(results_sql, name, told)
-    for name, asked in (("sign_fill", sign_fill), ("resolve_receipts", resolve), ("read_receipts", receipts_of)):
+    for name, asked in (
+        ("sign_self_transfer", sign_self_transfer),
+        ("resolve_receipts", resolve),
+        ("read_receipts", receipts_of),
+    ):
         monkeypatch.setattr(repair, name, asked)
     monkeypatch.setattr(repair, "read_receipts_and_count", receipts_and_count)
     monkeypatch.setattr(blocks, "read_blocks_by_number", blocks_by_number)
@@ -206,7 +214,7 @@ async def test_unknown_used_nonces_are_searched_once(tables: Tables) -> None:
     of = account(8)
     await repaired(tables, node, of)
     assert tables.sought == [{3, 5, 6, 7}]
-    of.searched = {3, 5, 6, 7}
+    of.searched_nonces = {3, 5, 6, 7}
     await repaired(tables, node, of)
     assert tables.sought == [{3, 5, 6, 7}]
 
@@ -227,7 +235,7 @@ async def test_nonce_that_a_forgotten_version_used_is_not_given_up(tables: Table
 
 
 async def test_bytes_in_the_pool_of_another_node_are_not_outbid(tables: Tables) -> None:
-    tables.next, tables.gaps, node = 7, {5: None, 6: None}, Node(others=[Node(pool=6)])
+    tables.next, tables.gaps, node = 7, {5: None, 6: None}, Node(other_nodes=[Node(pool=6)])
     of = account(5)
     of.pool_end = 5
     assert await repaired(tables, node, of)
@@ -238,7 +246,7 @@ async def test_nonce_uncounted_by_the_receipts_node_is_kept(tables: Tables) -> N
     tables.next, node = 6, Node(count=5)
     of = account(6, tx(5))
     assert not await missing_for_long(tables, node, of)
-    assert of.pending.with_id(105) is not None
+    assert of.pending.find_by_id(105) is not None
     assert tables.lost == []
 
 
@@ -258,12 +266,12 @@ async def test_missing_time_restarts_after_a_receipt(tables: Tables) -> None:
     tables.next, node = 8, Node([receipt(55)], count=6)
     of = account(6, tx(5, version_of(55), version_of(5)), tx(6), tx(7))
     for each in of.pending:
-        each.missed_at = NOW - 100
+        each.receipt_missing_since = NOW - 100
     assert not await repaired(tables, node, of)
-    assert [each.missed_at for each in of.pending] == [None, None, None]
+    assert [each.receipt_missing_since for each in of.pending] == [None, None, None]
     node.receipts = []
     assert not await repaired(tables, node, of)
-    assert [each.missed_at for each in of.pending] == [NOW, None, None]
+    assert [each.receipt_missing_since for each in of.pending] == [NOW, None, None]
 
 
 async def test_at_most_thirty_two_used_nonces_are_examined_at_once(tables: Tables) -> None:
@@ -282,7 +290,7 @@ async def test_at_most_thirty_two_used_nonces_are_examined_at_once(tables: Table
     ids=["agrees", "counts fewer", "has a receipt"],
 )
 async def test_nonce_is_given_up_only_if_all_nodes_agree(other: Node, lost: list[int], tables: Tables) -> None:
-    tables.next, node = 7, Node(count=7, others=[Node(count=7), other])
+    tables.next, node = 7, Node(count=7, other_nodes=[Node(count=7), other])
     of = account(7, tx(5), tx(6))
     assert await missing_for_long(tables, node, of) is bool(lost)
     assert nonces(of.lost) == lost
@@ -290,16 +298,16 @@ async def test_nonce_is_given_up_only_if_all_nodes_agree(other: Node, lost: list
 
 
 async def test_gap_is_closed_while_nodes_differ_on_what_is_lost(tables: Tables) -> None:
-    tables.next, tables.gaps, node = 7, {6: None}, Node(count=6, others=[Node()])
+    tables.next, tables.gaps, node = 7, {6: None}, Node(count=6, other_nodes=[Node()])
     of = account(6, tx(5))
-    next(iter(of.pending)).missed_at = NOW - MAX_RECEIPT_LAG_S
+    next(iter(of.pending)).receipt_missing_since = NOW - MAX_RECEIPT_LAG_S
     assert await repaired(tables, node, of)
     assert (nonces(of.pending), nonces(of.lost)) == ([5, 6], [])
 
 
 async def test_other_nodes_are_asked_only_about_what_seems_lost(tables: Tables) -> None:
     other = Node()
-    tables.next, node = 6, Node(count=6, others=[other])
+    tables.next, node = 6, Node(count=6, other_nodes=[other])
     await repaired(tables, node, account(6, tx(5)))
     assert other.asked == []
 
@@ -324,7 +332,7 @@ async def test_gaps_are_filled_by_self_transfers(tables: Tables) -> None:
     tables.next, tables.gaps = 8, {5: 105, 6: None}
     of = account(5, tx(7), lost=[tx(5), tx(4)])
     assert await repaired(tables, Node(), of)
-    assert [(each.nonce, each.latest.fills) for each in of.pending] == [(5, True), (6, True), (7, False)]
+    assert [(each.nonce, each.latest.is_self_transfer) for each in of.pending] == [(5, True), (6, True), (7, False)]
     assert nonces(of.lost) == [4]
 
 
@@ -364,7 +372,7 @@ async def test_only_bytes_that_the_market_left_behind_are_made_dearer(tables: Ta
     assert await raised(tables, of)
     assert ([tx_id for tx_id, _ in tables.versions], len(cheap.versions), len(enough.versions)) == ([105], 2, 1)
     assert tables.versions == [(105, cheap.latest)]
-    assert of.pending.with_hash(cheap.latest.hash) is cheap
+    assert of.pending.find_by_hash(cheap.latest.hash) is cheap
     assert replaced_for_fee() == before + 1
     assert not await raised(tables, of)
     assert tables.transactions == 1
@@ -374,7 +382,7 @@ async def test_unsendable_bytes_become_a_self_transfer(tables: Tables) -> None:
     of = account(5, tx(5))
     next(iter(of.pending)).unsendable = True
     assert await raised(tables, of)
-    assert [version.fills for _, version in tables.versions] == [True]
+    assert [version.is_self_transfer for _, version in tables.versions] == [True]
 
 
 async def test_ceiling_keeps_refused_bytes_as_they_are(tables: Tables) -> None:
@@ -408,11 +416,13 @@ async def test_turn_starts_when_the_nonce_is_next(tables: Tables) -> None:
 
 
 @pytest.mark.parametrize(
-    ("accepted", "blocks", "fills"),
+    ("accepted", "blocks", "is_self_transfer"),
     [(True, 1, True), (False, 0, True), (True, 0, False)],
     ids=["accepted", "refused", "chain makes no blocks"],
 )
-async def test_third_turn_ends_with_a_self_transfer(accepted: bool, blocks: int, fills: bool, tables: Tables) -> None:
+async def test_third_turn_ends_with_a_self_transfer(
+    accepted: bool, blocks: int, is_self_transfer: bool, tables: Tables
+) -> None:
     of = account(5, tx(5))
     (one,) = of.pending
     for turn in range(MAX_PASSED_TURNS):
@@ -420,11 +430,11 @@ async def test_third_turn_ends_with_a_self_transfer(accepted: bool, blocks: int,
         of.head += blocks
         tables.now += 60 * 2**turn
         assert await raised(tables, of)
-    assert [version.fills for _, version in tables.versions] == [False, False, fills]
+    assert [version.is_self_transfer for _, version in tables.versions] == [False, False, is_self_transfer]
     one.record_verdict(tables.now, of.head, accepted=True)
     of.head, tables.now = of.head + 1, tables.now + 3600
     assert await raised(tables, of)  # reprices a self-transfer
-    assert one.latest.fills
+    assert one.latest.is_self_transfer
 
 
 async def test_turns_pass_only_while_the_ceiling_allows_an_offer(tables: Tables) -> None:

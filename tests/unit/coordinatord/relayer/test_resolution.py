@@ -15,7 +15,7 @@ from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.contracts.relayed_calls import ReceiptLog
 from coordinatord.chain.relayer import budgets_sql, results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, SignedVersion
 from coordinatord.chain.relayer.op_gas import PlannedGas
 from coordinatord.chain.relayer.outbox_sql import RelayKind, StoredRelay
 from coordinatord.chain.relayer.receipts import TxReceipt
@@ -76,7 +76,7 @@ class OneOfTwo(Rpc):
         self._other = other.rpc()
 
     @property
-    def others(self) -> Sequence[Rpc]:
+    def other_nodes(self) -> Sequence[Rpc]:
         return (self._other,)
 
 
@@ -96,7 +96,7 @@ class Outbox:
     async def transaction(self) -> AsyncIterator[Connection]:
         yield cast("Connection", self)
 
-    async def read_carried(self, _: Connection, tx_ids: Iterable[int]) -> list[StoredRelay]:
+    async def read_carried_relays(self, _: Connection, tx_ids: Iterable[int]) -> list[StoredRelay]:
         return [relay for tx_id in tx_ids for relay in self.carried.get(tx_id, [])]
 
     async def behind_undecided(self, _: Connection, relay_ids: Sequence[int]) -> set[int]:
@@ -114,7 +114,7 @@ class Outbox:
         return self.taken_back
 
     async def book(self, _: Connection, mined: Sequence[MinedTx]) -> dict[str, int]:
-        self.written.append(("book", *((tx.tx_id, tx.gas_used, tx.fills) for tx in mined)))
+        self.written.append(("book", *((tx.tx_id, tx.gas_used, tx.is_self_transfer) for tx in mined)))
         return {"claim": sum(tx.gas_used for tx in mined)}
 
     async def requeue(self, _: Connection, relay_ids: Sequence[int], code: str) -> None:
@@ -131,12 +131,12 @@ class Outbox:
 def outbox(monkeypatch: pytest.MonkeyPatch) -> Outbox:
     outbox = Outbox()
     for module, name, stand_in in (
-        (results_sql, "read_carried", outbox.read_carried),
-        (results_sql, "find_behind_undecided", outbox.behind_undecided),
+        (results_sql, "read_carried_relays", outbox.read_carried_relays),
+        (results_sql, "find_relays_behind_older", outbox.behind_undecided),
         (transactions_sql, "record_mined", outbox.record_mined),
-        (results_sql, "rebind_carried", outbox.take_back),
-        (results_sql, "requeue", outbox.requeue),
-        (results_sql, "end_carried", outbox.end),
+        (results_sql, "rebind_carried_relays", outbox.take_back),
+        (results_sql, "requeue_relays", outbox.requeue),
+        (results_sql, "end_carried_relays", outbox.end),
         (budgets_sql, "book_gas", outbox.book),
         (transactions_sql, "read_newest_blocks", outbox.newest_blocks),
     ):
@@ -168,7 +168,7 @@ class Mined:
 
     async def resolve(self, *receipts: TxReceipt, other: Node | None = None) -> list[tuple[Any, ...]]:
         account = RelayerAccount(1, WALLET, PendingTxs(self.pending), PendingTxs([]))
-        account.gas = self.lessons
+        account.planned_gas = self.lessons
         rpc = self.node.rpc() if other is None else OneOfTwo(self.node, other)
         await resolve_receipts(cast("RoleConnection", self.outbox), rpc, account, receipts)
         self.left = [tx.id for tx in account.pending]
@@ -176,10 +176,10 @@ class Mined:
 
 
 def tx(tx_id: int, ops: int = 2, *, filled: bool = False) -> PendingTx:
-    versions = [Version(bytes([tx_id]) * 32, b"raw", 10, 1, fills=False)]
+    versions = [SignedVersion(bytes([tx_id]) * 32, b"raw", 10, 1, is_self_transfer=False)]
     if filled:
-        versions.append(Version(bytes([0xF0 + tx_id]) * 32, b"raw", 10, 1, fills=True))
-    return PendingTx(tx_id, tx_id, REGISTRY_AT, 900, versions, expected=EXPECTED if ops > 1 else 0)
+        versions.append(SignedVersion(bytes([0xF0 + tx_id]) * 32, b"raw", 10, 1, is_self_transfer=True))
+    return PendingTx(tx_id, tx_id, REGISTRY_AT, 900, versions, expected_gas=EXPECTED if ops > 1 else 0)
 
 
 def receipt(tx_id: int, *logs: ReceiptLog, succeeded: bool = True, fill: bool = False) -> TxReceipt:
@@ -274,7 +274,7 @@ async def test_transaction_with_two_mined_versions_ends_once(outbox: Outbox) -> 
     """Nodes on two branches return a receipt for the first version and for its replacement."""
     outbox.carried = {1: [relay(5, 1, 0)]}
     replaced = tx(1)
-    replaced.versions.append(Version(b"\xe1" * 32, b"raw", 12, 1, fills=False))
+    replaced.versions.append(SignedVersion(b"\xe1" * 32, b"raw", 12, 1, is_self_transfer=False))
     mined = Mined(outbox, [replaced])
     told = await mined.resolve(receipt(1), attrs.evolve(receipt(1), tx_hash=b"\xe1" * 32, block_hash=OTHER))
     (_, (tx_id, tx_hash, *_)), *_ = told

@@ -6,18 +6,20 @@ from common.secp256k1 import Wallet
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.broadcast import SendResult, SentVersion, apply_sent_versions
-from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, SignedVersion
 from coordinatord.chain.relayer.tx_size import MAX_TX_BYTES, TX_GAS_CAP
 
 
-def tx(nonce: int, *, gas: int = 8_000_000, fills: bool = False) -> PendingTx:
-    version = Version(nonce.to_bytes(32, "big"), bytes(100_000), max_fee=10, max_tip=1, fills=fills)
+def tx(nonce: int, *, gas: int = 8_000_000, is_self_transfer: bool = False) -> PendingTx:
+    version = SignedVersion(
+        nonce.to_bytes(32, "big"), bytes(100_000), max_fee=10, max_tip=1, is_self_transfer=is_self_transfer
+    )
     return PendingTx(nonce, nonce, b"\x01" * 20, gas, [version], unsent=True)
 
 
 def account(*txs: PendingTx) -> RelayerAccount:
     one = RelayerAccount(1, Wallet(b"\x01" * 32), PendingTxs(txs), PendingTxs())
-    one.room.block_gas_limit = 60_000_000
+    one.tx_limits.block_gas_limit = 60_000_000
     return one
 
 
@@ -38,14 +40,14 @@ def test_conclusive_error_gives_bytes_up_immediately(outcome: SendResult) -> Non
 def test_size_refusal_shrinks_transactions_for_a_while() -> None:
     of = account(tx(1), tx(2))
     note(of, 0.0, tx1=SendResult.TOO_MUCH_GAS, tx2=SendResult.OVERSIZED)
-    assert (of.room.limits_at(1.0).gas, of.room.limits_at(1.0).bytes) == (4_000_000, 50_000)
-    assert (of.room.limits_at(601.0).gas, of.room.limits_at(601.0).bytes) == (TX_GAS_CAP, MAX_TX_BYTES)
+    assert (of.tx_limits.limits_at(1.0).gas, of.tx_limits.limits_at(1.0).bytes) == (4_000_000, 50_000)
+    assert (of.tx_limits.limits_at(601.0).gas, of.tx_limits.limits_at(601.0).bytes) == (TX_GAS_CAP, MAX_TX_BYTES)
 
 
 @pytest.mark.parametrize(
     "outcome",
     [
-        SendResult.LATER,
+        SendResult.NO_ANSWER,
         SendResult.NONCE_USED,
         SendResult.UNDERPRICED,
         SendResult.NOT_SERVED,
@@ -63,7 +65,7 @@ def test_other_errors_keep_the_bytes(outcome: SendResult) -> None:
 
 
 @pytest.mark.parametrize(
-    "outcome", [SendResult.LATER, SendResult.NOT_SERVED, SendResult.RATE_LIMITED, SendResult.NOT_NOW]
+    "outcome", [SendResult.NO_ANSWER, SendResult.NOT_SERVED, SendResult.RATE_LIMITED, SendResult.REFUSED_FOR_NOW]
 )
 def test_turn_does_not_begin_before_a_verdict(outcome: SendResult) -> None:
     one = tx(1)
@@ -83,7 +85,7 @@ def test_turn_begins_with_a_refusal_and_again_when_accepted() -> None:
 
 
 def test_a_self_transfer_is_not_given_up() -> None:
-    one = tx(1, fills=True)
+    one = tx(1, is_self_transfer=True)
     note(account(one), 0.0, tx1=SendResult.TOO_MUCH_GAS)
     assert not one.unsendable
 
@@ -103,7 +105,7 @@ def test_accepted_self_transfer_keeps_the_refusal() -> None:
     one = tx(1)
     of = account(one)
     note(of, 0.0, tx1=SendResult.TOO_MUCH_GAS)
-    of.pending.replace(one, Version(b"\x09" * 32, b"", max_fee=12, max_tip=2, fills=True))
+    of.pending.replace(one, SignedVersion(b"\x09" * 32, b"", max_fee=12, max_tip=2, is_self_transfer=True))
     note(of, 1.0, tx1=SendResult.ACCEPTED)
     assert (one.unsent, one.refusal) == (False, "rpc_internal")
 
@@ -112,7 +114,7 @@ def test_accepted_self_transfer_keeps_the_refusal() -> None:
 def test_failed_sending_is_retried_soon(outcome: SendResult) -> None:
     one = tx(1)
     note(account(one), 50.0, tx1=outcome)
-    assert (one.due, one.failures) == (50.25, 1)
+    assert (one.next_send_at, one.failures) == (50.25, 1)
     assert one.underpriced is (outcome is SendResult.UNDERPRICED)
 
 
@@ -130,6 +132,6 @@ def test_given_up_bytes_are_counted_once_by_reason() -> None:
 def test_bytes_are_unsent_if_no_endpoint_served_them() -> None:
     kept, unheard = tx(1), tx(2)
     of = account(kept, unheard)
-    note(of, 0.0, tx1=SendResult.NOT_SERVED, tx2=SendResult.LATER)
+    note(of, 0.0, tx1=SendResult.NOT_SERVED, tx2=SendResult.NO_ANSWER)
     note(of, 1.0, tx1=SendResult.NOT_SERVED, tx2=SendResult.NOT_SERVED)
     assert (kept.unsent, unheard.unsent) == (True, False)

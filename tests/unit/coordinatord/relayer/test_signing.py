@@ -14,9 +14,9 @@ from coordinatord.chain.relayer import queue_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.coalesce import PlannedTx
 from coordinatord.chain.relayer.fees import NO_CEILING, Fee, FeeCeiling, FeeMarket
-from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, SignedVersion
 from coordinatord.chain.relayer.signers import SignerUnavailable, WalletSigner
-from coordinatord.chain.relayer.signing import sign_fill, sign_planned, sign_replacement
+from coordinatord.chain.relayer.signing import sign_planned, sign_replacement, sign_self_transfer
 from coordinatord.chain.relayer.tx_size import BASE_GAS
 
 pytestmark = pytest.mark.anyio
@@ -31,12 +31,12 @@ def account() -> RelayerAccount:
     return RelayerAccount(31337, WalletSigner(Wallet(b"\x01" * 32)), PendingTxs([]), PendingTxs([]), market=market)
 
 
-def pending(*, fills: bool) -> PendingTx:
-    version = Version(b"\x02" * 32, b"\x02", max_fee=2 * GWEI, max_tip=GWEI, fills=fills)
-    return PendingTx(1, 7, TARGET, BASE_GAS if fills else GAS, [version], CALLDATA)
+def pending(*, is_self_transfer: bool) -> PendingTx:
+    version = SignedVersion(b"\x02" * 32, b"\x02", max_fee=2 * GWEI, max_tip=GWEI, is_self_transfer=is_self_transfer)
+    return PendingTx(1, 7, TARGET, BASE_GAS if is_self_transfer else GAS, [version], CALLDATA)
 
 
-def carried(version: Version | None) -> tuple[bool, int, bytes, bytes]:
+def carried(version: SignedVersion | None) -> tuple[bool, int, bytes, bytes]:
     """Return (fills, gas, to, data) of the record, and check that the bytes contain the same."""
     assert version is not None
     fields = rlp.decode_list(version.raw[1:])
@@ -44,29 +44,29 @@ def carried(version: Version | None) -> tuple[bool, int, bytes, bytes]:
     assert isinstance(gas, bytes)
     assert isinstance(to, bytes)
     assert isinstance(data, bytes)
-    return version.fills, int.from_bytes(gas, "big"), to, data
+    return version.is_self_transfer, int.from_bytes(gas, "big"), to, data
 
 
 async def test_raised_fee_keeps_the_relay_unchanged() -> None:
     of = account()
-    assert carried(await sign_replacement(of, pending(fills=False))) == (False, GAS, TARGET, CALLDATA)
+    assert carried(await sign_replacement(of, pending(is_self_transfer=False))) == (False, GAS, TARGET, CALLDATA)
 
 
 async def test_self_transfer_stays_one_when_its_fee_is_raised() -> None:
     """The relay went back to the queue. The original bytes would execute it a second time."""
     of = account()
-    assert carried(await sign_replacement(of, pending(fills=True))) == (True, BASE_GAS, of.address, b"")
+    assert carried(await sign_replacement(of, pending(is_self_transfer=True))) == (True, BASE_GAS, of.address, b"")
 
 
 async def test_unsendable_bytes_become_a_self_transfer_in_place() -> None:
-    of, tx = account(), pending(fills=False)
+    of, tx = account(), pending(is_self_transfer=False)
     tx.unsendable = True
     assert carried(await sign_replacement(of, tx)) == (True, BASE_GAS, of.address, b"")
 
 
 async def test_version_records_its_fees_and_transfers_nothing() -> None:
     of = account()
-    version = await sign_replacement(of, pending(fills=False))
+    version = await sign_replacement(of, pending(is_self_transfer=False))
     assert version is not None
     chain, nonce, tip, cap, _gas, _to, value, *_ = rlp.decode_list(version.raw[1:])
     numbers = [int.from_bytes(field, "big") for field in (chain, nonce, tip, cap, value) if isinstance(field, bytes)]
@@ -77,14 +77,14 @@ async def test_version_records_its_fees_and_transfers_nothing() -> None:
 async def test_transaction_that_the_market_still_pays_is_left_as_it_is() -> None:
     of = account()
     of.market = FeeMarket(base_fee=GWEI, tip=GWEI)
-    tx = pending(fills=False)
+    tx = pending(is_self_transfer=False)
     assert await sign_replacement(of, tx) is None
     tx.underpriced = True  # unless a node reported the fee as too low
     assert await sign_replacement(of, tx) is not None
 
 
 async def test_ceiling_limits_repricing_but_not_self_transfers() -> None:
-    of, tx = account(), pending(fills=False)
+    of, tx = account(), pending(is_self_transfer=False)
     of.ceiling = CEILING
     assert await sign_replacement(of, tx) is None
     tx.unsendable = True
@@ -106,7 +106,7 @@ class Tables:
     foreign: list[range] = attrs.field(factory=list)
     inserts: int = 0
     bound: list[tuple[int, int, int | None]] = attrs.field(factory=list)
-    filled: list[tuple[int, int, Version]] = attrs.field(factory=list)
+    filled: list[tuple[int, int, SignedVersion]] = attrs.field(factory=list)
 
 
 @pytest.fixture
@@ -131,13 +131,13 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
     async def mark_signed(connection: object, bound: Sequence[tuple[int, int, int | None]]) -> None:
         tables.bound += bound
 
-    async def turn_into_fill(connection: object, fill: PendingTx) -> None:
+    async def turn_into_self_transfer(connection: object, fill: PendingTx) -> None:
         tables.filled.append((fill.id, fill.gas, fill.latest))
 
     monkeypatch.setattr(transactions_sql, "read_next_nonce", read_next_nonce)
     monkeypatch.setattr(transactions_sql, "insert_transactions", insert_transactions)
     monkeypatch.setattr(transactions_sql, "insert_foreign_nonces", insert_foreign_nonces)
-    monkeypatch.setattr(transactions_sql, "turn_into_fill", turn_into_fill)
+    monkeypatch.setattr(transactions_sql, "turn_into_self_transfer", turn_into_self_transfer)
     monkeypatch.setattr(queue_sql, "mark_signed", mark_signed)
     return tables
 
@@ -146,7 +146,7 @@ def planned(*relays: int) -> PlannedTx:
     riding: Any = tuple(attrs.make_class("Relay", ["id"])(relay) for relay in relays)
     rank: Any = None
     first = relays[0]
-    return PlannedTx(bytes([first]) * 20, bytes([0, first]), GAS + first, rank, riding, expected=len(relays))
+    return PlannedTx(bytes([first]) * 20, bytes([0, first]), GAS + first, rank, riding, expected_gas=len(relays))
 
 
 CONNECTION: Final[Any] = None
@@ -167,7 +167,7 @@ async def test_plans_get_consecutive_nonces_and_are_stored(tables: Tables) -> No
     assert [rlp.decode_list(tx.latest.raw[1:])[1] for tx in tables.inserted] == [b"\x05", b"\x06"]
     assert tables.bound == [(1, 100, None), (2, 101, 0), (3, 101, 1)]
     assert tables.foreign == []
-    assert [(tx.id, tx.nonce, tx.target, tx.gas, tx.unsent, tx.expected) for tx in pending] == [
+    assert [(tx.id, tx.nonce, tx.target, tx.gas, tx.unsent, tx.expected_gas) for tx in pending] == [
         (100, 5, b"\x01" * 20, GAS + 1, True, 1),
         (101, 6, b"\x02" * 20, GAS + 2, True, 2),
     ]
@@ -207,10 +207,10 @@ async def test_fee_of_new_bytes_is_the_markets_below_the_ceiling(tables: Tables)
     await sign_planned(CONNECTION, of, [planned(1)])
     of.ceiling = CEILING
     await sign_planned(CONNECTION, of, [planned(1)])
-    await sign_fill(CONNECTION, of, 9, None)
+    await sign_self_transfer(CONNECTION, of, 9, None)
     assert [(tx.latest.max_fee, tx.latest.max_tip) for tx in tables.inserted] == [
         (101 * GWEI, GWEI),
-        *[attrs.astuple(CEILING.cap_fee(Fee(101 * GWEI, GWEI)))] * 2,
+        *[attrs.astuple(CEILING.limit_fee(Fee(101 * GWEI, GWEI)))] * 2,
     ]
 
 
@@ -245,7 +245,7 @@ async def test_relays_after_a_failed_signature_stay_queued(
 
 async def test_unstored_nonce_is_filled_by_a_self_transfer(tables: Tables) -> None:
     of = account()
-    fill = await sign_fill(CONNECTION, of, 9, None)
+    fill = await sign_self_transfer(CONNECTION, of, 9, None)
     [stored] = tables.inserted
     assert fill is stored
     assert (fill.id, fill.nonce, fill.target, fill.calldata, fill.gas) == (100, 9, of.address, b"", BASE_GAS)
@@ -254,10 +254,10 @@ async def test_unstored_nonce_is_filled_by_a_self_transfer(tables: Tables) -> No
 
 @pytest.mark.parametrize("known", [True, False])
 async def test_lost_nonce_is_filled_beside_older_versions(known: bool, tables: Tables) -> None:
-    of, lost = account(), pending(fills=False)
+    of, lost = account(), pending(is_self_transfer=False)
     if known:
         of.lost.add(lost)
-    fill = await sign_fill(CONNECTION, of, 7, 1)
+    fill = await sign_self_transfer(CONNECTION, of, 7, 1)
     [(tx_id, gas, version)] = tables.filled
     assert (tx_id, gas, carried(version)) == (1, BASE_GAS, (True, BASE_GAS, of.address, b""))
     assert (fill.id, fill.nonce, fill.target, fill.gas) == (1, 7, of.address, BASE_GAS)
@@ -266,10 +266,10 @@ async def test_lost_nonce_is_filled_beside_older_versions(known: bool, tables: T
 
 
 async def test_self_transfer_that_was_lost_is_sent_again_as_it_is(tables: Tables) -> None:
-    of, lost = account(), pending(fills=False)
-    lost.versions += pending(fills=True).versions
+    of, lost = account(), pending(is_self_transfer=False)
+    lost.versions += pending(is_self_transfer=True).versions
     of.lost.add(lost)
-    fill = await sign_fill(CONNECTION, of, 7, 1)
+    fill = await sign_self_transfer(CONNECTION, of, 7, 1)
     assert fill.versions == lost.versions
     assert tables.filled == [(1, BASE_GAS, lost.latest)]
     assert fill.versions is not lost.versions
