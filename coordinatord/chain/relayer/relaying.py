@@ -183,7 +183,7 @@ class Relaying:
                 await self._store_trace(queued)
                 return queued
 
-    async def _store_when_room(self, new: NewRelay) -> Submitted:
+    async def _store_when_room(self, new: NewRelay) -> QueueOutcome:
         """Store the op. If the queue is full, wait for room for a short time."""
         deadline = anyio.current_time() + _QUEUE_ROOM_WAIT_S
         while True:

@@ -39,9 +39,7 @@ _RETRY_AFTER_S: Final = 30
 def lacking_role_error() -> Retryable:
     """Return the error for callers, who may safely retry. The code is the specification's code for a queue that does
     not move."""
-    message = (
-        "the coordinator's account has no relayer role at the moment; its operator has been notified: try again later"
-    )
+    message = "the coordinator's account lacks the relayer role, which its operator must grant: try again later"
     return Retryable("relay_unavailable", message, "relay_queue_timeout", _RETRY_AFTER_S)
 
 

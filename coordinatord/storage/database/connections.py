@@ -8,7 +8,7 @@ run SQL. It must also be idempotent, because a connection that is lost during a 
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import anyio
 import asyncpg
@@ -21,10 +21,6 @@ from coordinatord.storage.database.errors import DATABASE_ERRORS, database_unava
 from coordinatord.storage.database.prepared import READ_TIMEOUT_S, PreparedConnection, PreparedPool
 from coordinatord.storage.database.primary import PrimaryConnector
 from coordinatord.storage.database.transactions import transaction
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
 
 T = TypeVar("T")
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
