@@ -1,6 +1,6 @@
 """Client of the coordinator's routes that providers use.
 
-A read returns a value, or raises `Unavailable`. An op returns an outcome, even if the op fails.
+A read returns a value, or raises `Unavailable` if it fails. An op returns an outcome, even if the op fails.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,15 +29,15 @@ from svc.wire.sessions import Sessions, authorization
 from svc.wire.transport import ApiError, ConnectionFailed, RetryPolicy, Transport, read_error
 from svcd.base.clock import Clock
 from svcd.base.errors import Unavailable
-from svcd.coordinator.op_signer import Body
+from svcd.coordinator.op_signer import RequestBody
 from svcd.coordinator.outcomes import (
+    AsksPublished,
     ChainRefused,
     CoordinatorRefusal,
     OpMined,
     OpOutcome,
     OpPending,
     OpStored,
-    Published,
     PublishOutcome,
     ReleasedKey,
     ReleaseOutcome,
@@ -57,7 +57,7 @@ _QUOTE_STATUSES: Final = frozenset({200, 402})
 T = TypeVar("T")
 
 
-# Shapes of a registry entry, of an ask, and of other responses. Unknown members of a response are ignored.
+# Shapes of responses: a registry entry, an ask and others. Unknown members of a response are ignored.
 ProviderRecord = ProviderFields[int]
 PostedAsk = AskShape[int]
 _Deployment = DeploymentFields[int]
@@ -80,17 +80,17 @@ async def read_deployment(transport: Transport) -> AddressBook:
 
 
 @attrs.frozen(slots=True)
-class MarketReads:
-    """Public reads of a coordinator, which need no session."""
+class MarketReader:
+    """Reader of a coordinator's public data, which needs no session."""
 
     transport: Transport
 
     async def models(self) -> dict[str, int]:
-        """Return the ids of the enabled models, by name."""
+        """Return the id of each enabled model, by name."""
         return {name: model.model_id for name, model in (await self.catalogue()).items()}
 
     async def catalogue(self) -> dict[str, ModelDetails[int]]:
-        """Return the enabled models, by name."""
+        """Return the details of each enabled model, by name."""
         rows = [read_shape(_Model, row) for row in await self._read_pages("/v1/models", "data")]
         return {row.id: row.svc for row in rows if row.svc.enabled}
 
@@ -124,8 +124,11 @@ class MarketReads:
             return None
         return frozenset(read_uint(window, 32, _WINDOWS_KEY) for window in windows)
 
-    async def is_polled_for(self, provider_id: int) -> bool:
-        """Return True if a daemon polled recently as this provider. A quote lists only such providers as candidates."""
+    async def has_recent_poll(self, provider_id: int) -> bool:
+        """Return True if a daemon polled recently as this provider.
+
+        A quote lists a provider as a candidate only after a recent poll.
+        """
         for ask in {ask.model_id: ask for ask in await self.provider_asks(provider_id)}.values():
             demand = {"model_id": ask.model_id, "sla_secs": ask.sla, "units_in": 1, "units_out": 1}
             try:
@@ -187,8 +190,8 @@ class PollResult:
 
 
 @attrs.frozen(slots=True)
-class Coordinator(MarketReads):
-    """Client of a signed-in provider, with public reads, polls and ops."""
+class Coordinator(MarketReader):
+    """Client of a signed-in provider. It adds polls and ops to the public reads."""
 
     sessions: Sessions
 
@@ -211,7 +214,7 @@ class Coordinator(MarketReads):
         session = await self._current_session()
         headers = authorization(session)
         try:
-            # Do not retry, because the next poll follows in any case.
+            # Do not retry, because the caller polls again in any case.
             fields = _read_object(
                 await _read_json(self.transport, "/evm/jobs", params=query, headers=headers, safe=False)
             )
@@ -229,7 +232,7 @@ class Coordinator(MarketReads):
         block = read_uint(fields.get("as_of_block"), 64, "as_of_block")
         return PollResult(jobs, [PendingOffer.read(row) for row in pending], block, traces)
 
-    async def send_op(self, op: Body, deadline: float, *, resend: bool = True) -> OpOutcome:
+    async def send_op(self, op: RequestBody, deadline: float, *, resend: bool = True) -> OpOutcome:
         """Send an op and wait for its outcome.
 
         Resending is safe, because the same signed op takes effect only once. After `Unanswered`, the op may still take
@@ -238,12 +241,12 @@ class Coordinator(MarketReads):
         outcome = await self._post_op(op, deadline, resend=resend)
         return CoordinatorRefusal(202, None) if isinstance(outcome, OpStored) else outcome
 
-    async def store_op(self, op: Body, deadline: float) -> OpOutcome | OpStored:
-        """Send an op without waiting for its block. A coordinator without this feature returns the outcome later."""
+    async def store_op(self, op: RequestBody, deadline: float) -> OpOutcome | OpStored:
+        """Send an op without waiting for its block. A coordinator without this feature waits for the op's outcome."""
         return await self._post_op(op, deadline, headers={"prefer": "respond-async"})
 
     async def _post_op(
-        self, op: Body, deadline: float, *, headers: Mapping[str, str] | None = None, resend: bool = True
+        self, op: RequestBody, deadline: float, *, headers: Mapping[str, str] | None = None, resend: bool = True
     ) -> OpOutcome | OpStored:
         answer = await self._send_signed_in(
             "POST", "/evm/ops", deadline, json=op, resend=resend, headers=headers, expected=_OP_STATUSES
@@ -263,12 +266,12 @@ class Coordinator(MarketReads):
             case _:
                 return _refusal_outcome(read_error(answer))
 
-    async def publish(self, body: Body, deadline: float) -> PublishOutcome:
+    async def publish_asks(self, body: RequestBody, deadline: float) -> PublishOutcome:
         answer = await self._send_signed_in("PUT", "/evm/asks", deadline, json=body)
-        return Published() if isinstance(answer, httpx.Response) else answer
+        return AsksPublished() if isinstance(answer, httpx.Response) else answer
 
-    async def upload(self, sealed: bytes | BinaryIO, deadline: float) -> UploadOutcome:
-        """Upload a sealed result. A second upload does no harm, because a file that no settle uses expires."""
+    async def upload_result(self, sealed: bytes | BinaryIO, deadline: float) -> UploadOutcome:
+        """Upload a sealed result. Repeating an upload is harmless, because a file that no settle uses expires."""
         # The route requires `purpose` before the file.
         parts = {"purpose": (None, "result"), "file": ("result", sealed, "application/octet-stream")}
         answer = await self._send_signed_in("POST", "/v1/files", deadline, files=parts)
@@ -279,7 +282,7 @@ class Coordinator(MarketReads):
         except Refused:
             return Uploaded(None)
 
-    async def release(self, body: Body, deadline: float) -> ReleaseOutcome:
+    async def release_key(self, body: RequestBody, deadline: float) -> ReleaseOutcome:
         try:
             answer = await self.transport.send("POST", "/release", json=body, deadline=deadline)
         except (ApiError, ConnectionFailed) as failed:
@@ -300,23 +303,23 @@ class Coordinator(MarketReads):
         self, method: str, path: str, deadline: float, *, headers: Mapping[str, str] | None = None, **request: Any
     ) -> httpx.Response | CoordinatorRefusal | Unanswered | SignInRefused:
         """Send a request with the session's token. Renew the session once if the coordinator rejects the token."""
-        for renewed in (False, True):
+        for is_second_attempt in (False, True):
             signed_in = await sign_in(self.sessions, deadline)
             if isinstance(signed_in, SignInRefused):
                 return signed_in
-            sent = {**authorization(signed_in.session), **(headers or {})}
+            all_headers = {**authorization(signed_in.session), **(headers or {})}
             try:
-                return await self.transport.send(method, path, headers=sent, deadline=deadline, **request)
+                return await self.transport.send(method, path, headers=all_headers, deadline=deadline, **request)
             except (ApiError, ConnectionFailed) as failed:
                 outcome = _failure_outcome(failed)
-            if renewed or isinstance(outcome, Unanswered) or outcome.status != httpx.codes.UNAUTHORIZED:
+            if is_second_attempt or isinstance(outcome, Unanswered) or outcome.status != httpx.codes.UNAUTHORIZED:
                 return outcome
             self.sessions.drop(signed_in.session)
         raise AssertionError("the loop returns at its second attempt")
 
 
 def _failure_outcome(failed: ApiError | ConnectionFailed) -> CoordinatorRefusal | Unanswered:
-    """Return the outcome of a failed request. An unreadable success response counts as no response."""
+    """Return the outcome of a failed request. A success response that cannot be read counts as `Unanswered`."""
     if isinstance(failed, ConnectionFailed) or failed.status < httpx.codes.BAD_REQUEST:
         return Unanswered(failed.message)
     return _refusal_outcome(failed)
@@ -331,9 +334,9 @@ async def _read_json(transport: Transport, path: str, **request: Any) -> object:
     return parse((await _read_or_unavailable(path, lambda: transport.send("GET", path, **request))).content)
 
 
-async def _read_or_unavailable(path: str, ask: Callable[[], Awaitable[T]]) -> T:
+async def _read_or_unavailable(path: str, request: Callable[[], Awaitable[T]]) -> T:
     try:
-        return await ask()
+        return await request()
     except ConnectionFailed as failed:
         raise Unavailable(failed.message) from None
     except ApiError as refused:
@@ -343,7 +346,7 @@ async def _read_or_unavailable(path: str, ask: Callable[[], Awaitable[T]]) -> T:
 
 
 def _read_trace_contexts(rows: object) -> dict[bytes, str]:
-    """Return a poll's valid trace contexts, by job id. Ignore invalid contexts, because a job runs without one too."""
+    """Return a poll's valid trace contexts by job id. Ignore invalid contexts, because jobs do not need them."""
     found: dict[bytes, str] = {}
     if not spans.is_on() or not isinstance(rows, list):
         return found

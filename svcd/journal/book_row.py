@@ -1,4 +1,4 @@
-"""Read rows of the job book, and jobs offered before their post is mined. Refuse malformed rows."""
+"""Read rows of the coordinator's job book, and offers of jobs whose post is not mined yet. Reject malformed rows."""
 
 from typing import Final, Self
 
@@ -21,12 +21,12 @@ from common.api.states import JobState
 from common.messages.jobs import Order
 from common.refusal import Refused
 
-_MAX_CID_LENGTH: Final = 1 << 20  # required by `Text`; the limit of the response's size is stricter
+_MAX_CID_LENGTH: Final = 1 << 20  # `Text` requires a limit, but the limit on the response's size is stricter
 
 
 @attrs.frozen(slots=True)
 class _JobStateField:
-    """Field kind that reads a job's state from the state's number in the registry."""
+    """Kind of a field that contains a job's state as the registry's number."""
 
     def read(self, value: object, param: str) -> JobState:
         for state in JobState:
@@ -105,7 +105,7 @@ class PendingOffer:
         return read_object(cls, row)
 
     def to_job(self, block: int) -> Job:
-        """Return the row that the job will have. svcd searches for the job's post around `block`."""
+        """Return the row that the job will have in the job book. `block` is the approximate block of the post."""
         return Job(
             job_id=self.job_id,
             owner=self.owner,

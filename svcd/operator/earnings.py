@@ -1,7 +1,7 @@
 """Data of `svcd earnings`: settled, failed and reclaimed jobs by day and model, and changes of the reputation.
 
 Jobs come from the coordinator's job book. With `rpc_url`, amounts and reputation come from the chain. Reasons of
-failures come from the journal, which keeps three days. A job counts on the UTC day of its claim.
+failures come from the journal, which has the jobs of the last three days. A job counts on the UTC day of its claim.
 """
 
 import sqlite3
@@ -58,11 +58,11 @@ class ModelDay:
 class Earnings:
     """Earnings by day and model.
 
-    `reputation` has the change by day, or is None without a node. `reasons` counts the failures of the last three days.
+    `reputation_changes` has the change by day, or is None without a node. `reasons` counts failures by reason.
     """
 
     rows: Mapping[tuple[str, str], ModelDay]
-    reputation: Mapping[str, int] | None
+    reputation_changes: Mapping[str, int] | None
     reasons: Mapping[tuple[str, str], Counter[str]]
     book: AddressBook
     current_reputation: int
@@ -85,15 +85,19 @@ async def read_earnings(config: DaemonConfig, days: int, clock: Clock | None = N
                 row for row in await coordinator.read_ended_jobs(session.provider_id) if _read_claimed_at(row) >= first
             ]
             terms = await coordinator.fee_terms()
-            names = {model_id: name for name, model_id in (await coordinator.models()).items()}
+            model_names = {model_id: name for name, model_id in (await coordinator.models()).items()}
             provider = await coordinator.provider(session.provider_id)
             chain = _build_chain_reader(config, http, book, session.provider_id)
-            seen = await ChainHistory.read(chain, jobs, first) if chain is not None else None
+            history = await ChainHistory.read(chain, jobs, first) if chain is not None else None
         except (Unavailable, Refused) as wrong:
             raise Fatal(str(wrong)) from None
     reasons = await trio.to_thread.run_sync(_count_reasons, config, first)
     return Earnings(
-        _build_rows(jobs, names, terms, seen), seen.reputation if seen else None, reasons, book, provider.reputation
+        _build_rows(jobs, model_names, terms, history),
+        history.reputation_changes if history else None,
+        reasons,
+        book,
+        provider.reputation,
     )
 
 
@@ -108,19 +112,22 @@ def _read_claimed_at(row: Mapping[str, object]) -> int:
 
 
 def _build_rows(
-    jobs: Iterable[Mapping[str, object]], names: Mapping[int, str], terms: quotes.FeeTerms, seen: ChainHistory | None
+    jobs: Iterable[Mapping[str, object]],
+    model_names: Mapping[int, str],
+    terms: quotes.FeeTerms,
+    history: ChainHistory | None,
 ) -> dict[tuple[str, str], ModelDay]:
     rows: dict[tuple[str, str], ModelDay] = defaultdict(ModelDay)
     for entry in jobs:
         job = Job.read(entry)
-        row = rows[utc_day(job.claimed_at), names.get(job.model_id, f"model {job.model_id}")]
+        row = rows[utc_day(job.claimed_at), model_names.get(job.model_id, f"model {job.model_id}")]
         quote = quotes.quote(job.rate_in, job.rate_out, job.units_in, job.units_out, terms)
         if job.state == JobState.SETTLED:
-            made = seen.settlements.get(job.job_id) if seen is not None else None
-            made = made or _compute_amounts(
+            amounts = history.settlements.get(job.job_id) if history is not None else None
+            amounts = amounts or _compute_amounts(
                 job, read_uint(entry.get("completion_tok"), 32, "completion_tok"), quote, terms
             )
-            row.add(ModelDay(1, made.cost, made.treasury, terms.gas_fee, made.refund))
+            row.add(ModelDay(1, amounts.cost, amounts.treasury, terms.gas_fee, amounts.refund))
         elif entry.get("ended_because") in (EndedBecause.PROVIDER_FAIL, EndedBecause.RECLAIM):
             failed = entry.get("ended_because") == EndedBecause.PROVIDER_FAIL
             row.add(ModelDay(refunded=quote.amount, failed=int(failed), reclaimed=int(not failed)))

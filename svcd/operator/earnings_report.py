@@ -14,24 +14,24 @@ from svcd.operator.earnings import Earnings, ModelDay
 _COLUMNS: Final = ("day", "model", "settled", "earned", "fees", "gas_fees", "refunded", "failed", "reclaimed")
 
 
-def earnings_records(found: Earnings) -> list[dict[str, object]]:
-    """Return records with amounts in base units. A day's change of reputation is a record without a model."""
+def earnings_records(earnings: Earnings) -> list[dict[str, object]]:
+    """Return records with amounts in base units. A record of a day's reputation change has no model."""
     records: list[dict[str, object]] = []
-    for (day, model), row in found.rows.items():
-        reasons = dict(sorted(found.reasons.get((day, model), Counter()).items()))
+    for (day, model), row in earnings.rows.items():
+        reasons = dict(sorted(earnings.reasons.get((day, model), Counter()).items()))
         amounts = dict(zip(_COLUMNS[2:], attrs.astuple(row), strict=True))
         records.append({"day": day, "model": model, **amounts, "reputation": None, "reasons": reasons})
-    for day, change in sorted((found.reputation or {}).items()):
+    for day, change in sorted((earnings.reputation_changes or {}).items()):
         empty = dict.fromkeys(_COLUMNS[1:])
         records.append({"day": day, **empty, "reputation": change, "reasons": {}})
     return records
 
 
-def earnings_csv(found: Earnings) -> str:
+def earnings_csv(earnings: Earnings) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, [*_COLUMNS, "reputation", "reasons"], lineterminator="\n")
     writer.writeheader()
-    for record in earnings_records(found):
+    for record in earnings_records(earnings):
         reasons = record["reasons"]
         why = " ".join(f"{reason}={count}" for reason, count in reasons.items()) if isinstance(reasons, dict) else ""
         writer.writerow(record | {"reasons": why})
@@ -39,7 +39,7 @@ def earnings_csv(found: Earnings) -> str:
 
 
 def earnings_table(earnings: Earnings, columns: int | None = None) -> str:
-    """Return a table for a terminal of `columns` columns, with remarks below it."""
+    """Return a table for a terminal that is `columns` wide, followed by remarks."""
     total = ModelDay()
     lines: list[tuple[str, ...]] = [("day", "model", "settled", "earned", "fees", "refunded", "failed", "reclaimed")]
     for (day, model), row in [*earnings.rows.items(), (("", "in all"), total)]:
@@ -53,13 +53,16 @@ def earnings_table(earnings: Earnings, columns: int | None = None) -> str:
     for (day, model), reasons in sorted(earnings.reasons.items()):
         why = ", ".join(f"{count} × {reason}" for reason, count in sorted(reasons.items()))
         text.append(f"{day} {model}: not settled for {why}")
-    if earnings.reputation is None:
+    if earnings.reputation_changes is None:
         text.append(
             f"reputation {earnings.current_reputation}; set rpc_url to see its changes by day, and the amounts on the"
             " chain"
         )
     else:
-        changes = ", ".join(f"{day} {change:+d}" for day, change in sorted(earnings.reputation.items())) or "no change"
+        changes = (
+            ", ".join(f"{day} {change:+d}" for day, change in sorted(earnings.reputation_changes.items()))
+            or "no change"
+        )
         text.append(f"reputation {earnings.current_reputation} ({changes})")
     return "\n".join(hanging_text("", line, columns) if columns and len(line) > columns else line for line in text)
 

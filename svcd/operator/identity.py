@@ -26,7 +26,7 @@ from svcd.coordinator.sessions import SignInRefused, provider_sessions
 log = structlog.get_logger(__name__)
 
 MAX_EVIDENCE_BYTES: Final = 32_768
-_BLOCK_TIME_LEAD_S: Final = 60  # added to the signed time, because the registration's block may be ahead of this clock
+_BLOCK_TIME_LEAD_S: Final = 60  # added to the signed time, because the chain's time may be ahead of this clock
 _IDENTITY_TIMEOUT_S: Final = 120.0
 
 

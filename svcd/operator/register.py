@@ -20,7 +20,7 @@ from svc.wire.connections import open_client
 from svcd.base.errors import Unavailable
 from svcd.config import DaemonConfig
 from svcd.coordinator.chain import ChainReader, Registration
-from svcd.coordinator.client import MarketReads, open_transport, read_deployment
+from svcd.coordinator.client import MarketReader, open_transport, read_deployment
 from svcd.operator.identity import publish_identity
 
 Say = Callable[[str], None]
@@ -30,7 +30,10 @@ _RECEIPT_TIMEOUT_S: Final = 120.0
 _RETRY_INTERVAL_S: Final = 1.0
 _INDEX_TIMEOUT_S: Final = 10.0
 _ADMIN_POLL_INTERVAL_S: Final = 5.0
-_GAS_MARGIN_RATIO: Final = (6, 5)  # factor on the estimate, because the state may change until the transaction is mined
+_GAS_MARGIN_RATIO: Final = (
+    6,
+    5,
+)  # factor on the gas estimate, because the state may change before the transaction is mined
 _FULL_REPUTATION: Final = 1000
 
 
@@ -81,7 +84,7 @@ async def register(config: DaemonConfig, options: RegisterOptions, say: Say) -> 
             await _publish_box_key(config, registered, say)
             return await _wait_for_admission(
                 chain,
-                market=MarketReads(transport),
+                market=MarketReader(transport),
                 config=config,
                 provider_id=registered.provider_id,
                 options=options,
@@ -116,7 +119,7 @@ async def _send_registration(
             f"send {_format_coins(cost.max_cost - cost.balance)} or more of the native coin to {hex_of(wallet.address)}"
         )
     if options.dry_run or not options.confirm():
-        say("the registration was simulated, but not sent (--yes sends it)")
+        say("the registration was simulated, but not sent (send it with --yes)")
         return None
     transaction = Transaction(
         *(chain.book.chain_id, cost.nonce, cost.tip, cost.fee_cap, cost.gas, registry, 0, _REGISTER_CALL)
@@ -139,7 +142,7 @@ async def _send_registration(
 
 
 async def _estimate_cost(chain: ChainReader, address: bytes) -> TransactionCost:
-    """Return the cost. The gas estimate simulates the call, so it fails if the registry would reject the call."""
+    """Estimate the cost. The estimate simulates the call. Raise `Unavailable` if the registry would reject the call."""
     call = {"from": hex_of(address), "to": hex_of(chain.book.provider_registry), "data": hex_of(_REGISTER_CALL)}
     block = await chain.call_node("eth_getBlockByNumber", "latest", False)
     base = read_quantity(block if isinstance(block, dict) else {}, "baseFeePerGas")
@@ -169,7 +172,7 @@ async def _wait_until_mined(chain: ChainReader, tx_hash: str) -> None:
                 receipt = None
             if isinstance(receipt, dict):
                 if read_quantity(receipt, "status") != 1:
-                    raise Fatal(f"{tx_hash} was mined and reverted: run this command again to see why")
+                    raise Fatal(f"{tx_hash} was mined and reverted: run this command again to see the reason")
                 return
             await trio.sleep(_RETRY_INTERVAL_S)
     raise Fatal(
@@ -184,7 +187,7 @@ def _format_coins(wei: int) -> str:
 
 
 async def _publish_box_key(config: DaemonConfig, registered: Registration, say: Say) -> None:
-    """Publish the box key through the coordinator, which pays the gas. After a failure, the operator can retry."""
+    """Publish the box key through the coordinator, which pays the gas. If this fails, show the command for a retry."""
     if config.box is None or registered.box_key == config.box.public.raw:
         return
     until = trio.current_time() + _INDEX_TIMEOUT_S
@@ -199,14 +202,14 @@ class AdminStep:
     """Step that the market's admin must take, with the command for it."""
 
     done: bool
-    about: str
+    description: str
     command: str
 
 
 async def _wait_for_admission(
     chain: ChainReader,
     *,
-    market: MarketReads,
+    market: MarketReader,
     config: DaemonConfig,
     provider_id: int,
     options: RegisterOptions,
@@ -218,16 +221,16 @@ async def _wait_for_admission(
         steps = await read_admission_steps(chain, market, config, provider_id)
         missing = [step for step in steps if not step.done]
         for step in steps:
-            if step.done and step.about not in reported:
-                say(f"done     {step.about}")
-        reported |= {step.about for step in steps if step.done}
+            if step.done and step.description not in reported:
+                say(f"done     {step.description}")
+        reported |= {step.description for step in steps if step.done}
         if not missing:
             say("the market's admin has completed every step: run `svcd check`, then `svcd run`")
             return True
         if "asked" not in reported:
             say("missing  steps of the market's admin (`svcd check` shows them, `svcd register --wait` waits):")
             for step in missing:
-                say(f"         {step.about}: {step.command}")
+                say(f"         {step.description}: {step.command}")
             reported |= {"asked"}
         if options.wait_seconds is None:
             return False
@@ -237,7 +240,7 @@ async def _wait_for_admission(
 
 
 async def read_admission_steps(
-    chain: ChainReader, market: MarketReads, config: DaemonConfig, provider_id: int
+    chain: ChainReader, market: MarketReader, config: DaemonConfig, provider_id: int
 ) -> list[AdminStep]:
     """Return the admin's steps for a provider. `done` is read from the chain."""
     providers = load_artifact("ProviderRegistry")

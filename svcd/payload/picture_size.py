@@ -1,8 +1,8 @@
 """Read a picture's size from its headers, and detect pictures with several frames.
 
-The file is untrusted. Imaging libraries read every chunk before they report a size, and 13 MB can have a million
-chunks. This module reads only the headers, in a bounded number of steps. The size must be in the first MiB. A TIFF's
-size may be anywhere, at an offset from the header.
+The file is untrusted. Imaging libraries read every chunk before they report a size, and a file of 13 MB can have a
+million chunks. This module reads only the headers, in a bounded number of steps. The size must be in the first MiB,
+except in a TIFF, whose header gives the offset of the size.
 
     PNG     signature, IHDR (size), chunks …, acTL (an animation), IDAT
     JPEG    SOI, segments …, SOFn (size), segments …, SOS
@@ -22,7 +22,7 @@ import attrs
 
 _MAX_HEAD_BYTES: Final = 1 << 20
 _MAX_PARTS: Final = 20_000  # chunks, segments, boxes or tags of one file
-_MAX_GIF_BLOCKS: Final = 100_000  # enough for 25 MB
+_MAX_GIF_BLOCKS: Final = 100_000  # enough for a GIF of 25 MB
 
 _JPEG_MARKER_PATTERN: Final = re.compile(rb"\xff+([^\xff])", re.DOTALL)
 _START_OF_FRAME_MARKERS: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -39,7 +39,7 @@ class UnknownSize(Exception):
 
 @attrs.frozen(slots=True)
 class PictureSize:
-    """Size of a picture. `several` is True for an animation or a file with several pictures."""
+    """Size of a picture. `has_several_frames` is True for an animation or a file with several pictures."""
 
     width: int
     height: int
@@ -50,7 +50,7 @@ def measure_picture(content: bytes) -> PictureSize:
     """Return the size of the picture. Raise `UnknownSize` if the size cannot be read."""
     head = content[:_MAX_HEAD_BYTES]
     try:
-        picture = _read_picture(content, head)
+        picture = _measure_by_format(content, head)
     except (struct.error, IndexError):
         raise UnknownSize("the file ends before the picture's size") from None
     if picture.width <= 0 or picture.height <= 0:
@@ -58,7 +58,7 @@ def measure_picture(content: bytes) -> PictureSize:
     return picture
 
 
-def _read_picture(content: bytes, head: bytes) -> PictureSize:
+def _measure_by_format(content: bytes, head: bytes) -> PictureSize:
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
         return _measure_png(content)
     if head.startswith(b"\xff\xd8"):
@@ -240,13 +240,15 @@ def _read_boxes(head: bytes, at: int, end: int, pieces: Iterator[int]) -> Iterat
         if length == 1:
             (length,) = struct.unpack_from(">Q", head, begin)
             begin += 8
-        behind = at + length if length else end
-        if behind < begin:
+        box_end = at + length if length else end
+        if box_end < begin:
             raise UnknownSize("the AVIF has malformed boxes")
-        yield kind, begin, min(behind, end)
-        at = behind
+        yield kind, begin, min(box_end, end)
+        at = box_end
     raise _too_many_parts_error()
 
 
 def _too_many_parts_error() -> UnknownSize:
-    return UnknownSize("the file has more parts than any picture needs")
+    return UnknownSize(
+        f"the file has too many parts: at most {_MAX_PARTS}, or {_MAX_GIF_BLOCKS} blocks in a GIF, are read"
+    )

@@ -18,7 +18,7 @@ _READ_INTERVAL_S: Final = 60.0
 
 @attrs.frozen(slots=True, eq=False)
 class CatalogueWatcher:
-    """Watcher of the catalogue. It adds new models to `model_ids`, and calls `start_model` with each name."""
+    """Watcher of the catalogue. It adds new models to `model_ids`, and calls `start_model` if they are configured."""
 
     coordinator: Coordinator
     configured: Iterable[str]

@@ -23,9 +23,9 @@ from svcd.journal.journal import Journal
 
 log = structlog.get_logger(__name__)
 
-REASON_HEADER: Final = "x-svcd-reason"  # a 503 of /healthz has a fixed body, so a header has the reason
+REASON_HEADER: Final = "x-svcd-reason"  # header of the 503 of /healthz, whose body is fixed
 _WATCH_INTERVAL_S: Final = 5.0
-_IDLE_TIMEOUT_S: Final = 30.0  # above the delay that a busy event loop adds to a scrape
+_IDLE_TIMEOUT_S: Final = 30.0  # longer than a busy event loop can delay a scrape
 _SHUTDOWN_GRACE_S: Final = 1.0
 _MIN_SILENCE_S: Final = 60.0  # time without an answered poll before the daemon is unhealthy
 
@@ -34,7 +34,7 @@ _MIN_SILENCE_S: Final = 60.0  # time without an answered poll before the daemon 
 class Hold:
     """Reason to withhold claims. `detail` has the problem and the remedy.
 
-    `model` None means all models, and `sla_secs` None all windows.
+    If `model` is None, the hold is for all models. If `sla_secs` is None, the hold is for all windows.
     """
 
     reason: HoldReason
@@ -50,20 +50,20 @@ class DaemonHealth:
     journal: Journal
     supervisor: Supervisor = attrs.field(factory=lambda: Supervisor(metrics.count_task_failures, log_task_failure))
     holds: tuple[Hold, ...] | None = None
-    _answered_at: dict[str, float] = attrs.field(factory=dict)
+    _poll_answered_at: dict[str, float] = attrs.field(factory=dict)
     _ordered_at: dict[str, float] = attrs.field(factory=dict)
-    _intervals: dict[str, float] = attrs.field(factory=dict)
+    _intervals_s: dict[str, float] = attrs.field(factory=dict)
 
-    def expect_polls(self, model: str, pause: float) -> None:
-        """Expect polls of the model, `pause` seconds apart."""
-        self._intervals[model] = pause
+    def expect_polls(self, model: str, interval_s: float) -> None:
+        """Expect a poll of the model every `interval_s` seconds."""
+        self._intervals_s[model] = interval_s
         self.record_poll_answer(model)
 
     def record_poll_answer(self, model: str) -> None:
-        self._answered_at[model] = trio.current_time()
+        self._poll_answered_at[model] = trio.current_time()
 
     def record_orders(self, model: str) -> None:
-        """Record that a poll returned orders, even unwanted ones."""
+        """Record that a poll returned orders, wanted or not."""
         self._ordered_at[model] = trio.current_time()
 
     def seconds_since_orders(self, model: str) -> float | None:
@@ -113,10 +113,10 @@ class DaemonHealth:
         now = trio.current_time()
         silent = [
             model
-            for model, at in self._answered_at.items()
-            if now - at > max(_MIN_SILENCE_S, 3 * self._intervals[model])
+            for model, at in self._poll_answered_at.items()
+            if now - at > max(_MIN_SILENCE_S, 3 * self._intervals_s[model])
         ]
-        if silent or not self._answered_at:
+        if silent or not self._poll_answered_at:
             return f"no poll was answered lately: {', '.join(silent) or 'no model is polled yet'}"
         return None
 
@@ -128,13 +128,13 @@ async def no_page(_path: str, _host: str) -> Page | None:
 async def serve_metrics(
     health: DaemonHealth,
     bound: socket.socket,
-    others: Callable[[str, str], Awaitable[Page | None]] = no_page,
+    find_page: Callable[[str, str], Awaitable[Page | None]] = no_page,
 ) -> None:
-    """Serve /metrics, /healthz and the pages of `others` until cancelled. A 503 has the reason in a header."""
+    """Serve /metrics, /healthz and the pages of `find_page` until cancelled."""
 
     async def page(path: str, host: str) -> Page | None:
         if path != "/healthz":
-            return await others(path, host)
+            return await find_page(path, host)
         problem = health.problem
         if problem is None:
             return Page(200, b"ok\n")

@@ -1,4 +1,4 @@
-"""Give turns on a model's backend to jobs, items of bundles and requests of tabs."""
+"""Queue for a model's backend. Jobs, items of bundles and requests of tabs wait for a turn in order of deadline."""
 
 import heapq
 import itertools

@@ -14,7 +14,7 @@ from tests.unit.svcd.stages.running import model_for
 MODEL = ModelState("demo/text-small", True, 4, 0, 4, 0.0, 0, False, 5.0, 725.0)
 PRICE = PricePosition("demo/text-small", 3600, 10, 20, 3, 4, 5, 9)
 IDLE = DaemonState(
-    connected=True, problem=None, holds=(), granted=4, listed=True, up_s=4000.0, models=(MODEL,), prices=(PRICE,)
+    connected=True, problem=None, holds=(), granted=4, listed=True, uptime_s=4000.0, models=(MODEL,), prices=(PRICE,)
 )
 
 
@@ -51,9 +51,9 @@ def test_reason_of_the_whole_daemon_hides_those_of_models(changed: dict[str, Any
         ({"circuit_open": True}, ["the backend of demo/text-small failed 3 jobs in a row"]),
         ({"load": 0.9}, ["the backend of demo/text-small is fully loaded by other work"]),
         ({"held": 1}, []),
-        ({"last_orders_s": 30.0}, []),
+        ({"seconds_since_orders": 30.0}, []),
         (
-            {"last_orders_s": None},
+            {"seconds_since_orders": None},
             [
                 "priced above 3 of 4 competitors on demo/text-small in the window of 1 hour",
                 "no orders for 1 hour on demo/text-small since the start",

@@ -97,7 +97,7 @@ class Escrow:
 
     world: World
 
-    async def release(self, body: dict[str, Any], until: float) -> Any:
+    async def release_key(self, body: dict[str, Any], until: float) -> Any:
         world = self.world
         world.asked.append((trio.current_time() - world.began, until - world.began, body))
         told = world.answers.pop(0) if len(world.answers) > 1 else world.answers[0]
@@ -276,7 +276,7 @@ async def test_claim_missing_on_the_chain_fails_the_job(
 
 async def test_job_run_ahead_is_checked_once_claimed(tmp_path: Path, autojump_clock: MockClock) -> None:
     world, ahead = World(), PendingClaim(1, lambda: None)
-    opener, held = world.opener(tmp_path, chain=True), world.held(ahead=ahead)
+    opener, held = world.opener(tmp_path, chain=True), world.held(pending_claim=ahead)
     await opener.step(held)
     assert world.looked == []
     ahead.confirm()

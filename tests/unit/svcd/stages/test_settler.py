@@ -180,8 +180,8 @@ async def test_job_run_ahead_is_reclaimed_after_its_claims_block(
 ) -> None:
     """Before that, the first claim is pending, and its answer decides."""
     world, job = World([*[NOT_CLAIMED] * 8, MINED], ["open"]), held(ahead=True)
-    if job.ahead is not None and confirmed:
-        job.ahead.confirm()
+    if job.pending_claim is not None and confirmed:
+        job.pending_claim.confirm()
     await settling(world)(sealed(job))
     assert [when for when, *_ in world.claims] == claims
 

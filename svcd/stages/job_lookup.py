@@ -46,8 +46,8 @@ class JobLookup:
         until = trio.current_time() + _INDEX_TIMEOUT_S
         while True:
             found = await self.find(held)
-            behind = isinstance(outcome, ChainRefused) and outcome.reason == "NotClaimed"
-            if found.state in ("open", "settled", "ended") or not behind or trio.current_time() >= until:
+            is_behind = isinstance(outcome, ChainRefused) and outcome.reason == "NotClaimed"
+            if found.state in ("open", "settled", "ended") or not is_behind or trio.current_time() >= until:
                 return found
             await trio.sleep(_LOOKUP_INTERVAL_S)
 
@@ -65,10 +65,10 @@ class JobLookup:
             return LookupResult("unknown", held)
         if job.state == JobState.OPEN:
             # The next mined claim starts a new window, even if the same claim is mined again.
-            return LookupResult("open", held.with_window_of(trio.current_time()) if held.was_claimed else held)
+            return LookupResult("open", held.with_window_from(trio.current_time()) if held.was_claimed else held)
         if job.provider_id != self.provider_id:
-            # The order expired or was cancelled. For a job that runs ahead, the claim's own outcome decides.
+            # The order expired or was cancelled. For a job that runs ahead, only the outcome of the claim decides.
             is_over = job.state == JobState.CANCELLED and job.provider_id == 0
             return LookupResult("ended" if is_over and held.was_claimed else "unknown", held)
         # The claim may have been mined again in a later block.
-        return LookupResult(_INDEXED_STATES[job.state], held.with_window_of(self.clock.to_loop_time(job.claimed_at)))
+        return LookupResult(_INDEXED_STATES[job.state], held.with_window_from(self.clock.to_loop_time(job.claimed_at)))
