@@ -23,8 +23,8 @@ from common.settings.kinds import Kind, choice, integer, list_of, number, path, 
 from common.settings.reader import setting
 from common.settings.toml import read_settings_file, table, tables
 from svcd.backends.discount import AskRates
-from svcd.backends.load_settings import ProbeSettings, SlotsSettings, probe
-from svcd.backends.settings import BackendSettings, HttpSettings, OpenAISettings, backend, with_api_key
+from svcd.backends.load_settings import ProbeSettings, SlotsSettings, probe_kind
+from svcd.backends.settings import BackendSettings, HttpSettings, OpenAISettings, backend_kind, with_api_key
 from svcd.base.keys import SecretLocation, read_key, read_wallet, secret_location
 from svcd.base.kinds import base_units, host_and_port, http_url, https_url, unordered_list
 
@@ -121,8 +121,8 @@ class ModelConfig:
     ahead: AheadTable | None = setting(
         table(AheadTable), "run jobs before their claim is in a block (default: off)", None
     )
-    backend: BackendSettings = setting(backend, "the model's server or program")
-    load: ProbeSettings = setting(probe, "the backend's load", SlotsSettings())
+    backend: BackendSettings = setting(backend_kind, "the model's server or program")
+    load: ProbeSettings = setting(probe_kind, "the backend's load", SlotsSettings())
     poll_seconds: float = 1.0
 
     @property

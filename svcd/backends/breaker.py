@@ -25,7 +25,7 @@ _PROBE_TIMEOUT_S: Final = 15.0
 
 @attrs.define(slots=True)
 class Breaker:
-    """State of one backend's circuit, without clock or I/O. Jobs that were claimed earlier still report outcomes."""
+    """State of one backend's circuit, without clock or I/O. An open circuit still records outcomes of earlier jobs."""
 
     _faults: int = 0
     _is_open: bool = False

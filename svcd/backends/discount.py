@@ -21,13 +21,13 @@ class AskRates:
 class Discount:
     """Discount that grows from 0 to `max_percent` within `ramp_seconds` without load.
 
-    The load limits the discount: the limit falls linearly to 0 at a load of `busy_at`. `max_percent` 0 disables it.
+    The load limits the discount: the limit falls linearly to 0 at a load of `busy_load`. `max_percent` 0 disables it.
     """
 
     model: str
     max_percent: int = attrs.field(validator=attrs.validators.and_(attrs.validators.ge(0), attrs.validators.le(100)))
     ramp_seconds: float = attrs.field(default=600.0, validator=attrs.validators.gt(0))
-    busy_at: float = attrs.field(default=0.8, validator=attrs.validators.gt(0))
+    busy_load: float = attrs.field(default=0.8, validator=attrs.validators.gt(0))
     _percent: float = 0.0
     _observed_at: float | None = None
 
@@ -43,7 +43,7 @@ class Discount:
         """Update the discount with a load from 0 to 1. `now` is a monotonic time."""
         elapsed = 0.0 if self._observed_at is None else max(0.0, now - self._observed_at)
         self._observed_at = now
-        allowed = self.max_percent * max(0.0, 1 - load / self.busy_at)
+        allowed = self.max_percent * max(0.0, 1 - load / self.busy_load)
         grown = self._percent + self.max_percent * elapsed / self.ramp_seconds
         self._percent = min(grown, allowed)
         self._update_metric()

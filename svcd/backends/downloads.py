@@ -46,7 +46,11 @@ class FileDownloader:
             return other_members | await self._fetch(output[_URL_KEY])
         if isinstance(output, str):
             return await self._fetch(output)
-        raise WorkFailed("backend_error", "the value at result_path is neither a URL nor an object with a url", True)
+        raise WorkFailed(
+            "backend_error",
+            "the value at result_path is neither a URL nor an object with a url: correct result_path or download",
+            True,
+        )
 
     async def _fetch(self, url: str) -> dict[str, object]:
         if url[: len(_DATA_URL_PREFIX)].lower() == _DATA_URL_PREFIX:

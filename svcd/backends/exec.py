@@ -109,7 +109,7 @@ class ExecBackend:
             readers.start_soon(_read_output, process, captured, self.settings.max_answer_bytes)
             readers.start_soon(_read_stderr, process, captured)
             await process.wait()
-            _signal_group(process, signal.SIGKILL)  # its descendants may have the pipes still open
+            _signal_group(process, signal.SIGKILL)  # descendants of the program may still have the pipes open
             readers.cancel_scope.deadline = trio.current_time() + _OUTPUT_DRAIN_TIMEOUT_S
 
     async def _stop_process(self, process: trio.Process) -> None:

@@ -104,7 +104,9 @@ class HttpBackend:
     def _read_job_id(self, status: dict[str, object]) -> str:
         job_id = self.settings.id_path.select_first(status)
         if not isinstance(job_id, str | int) or isinstance(job_id, bool) or job_id == "":
-            raise WorkFailed("backend_error", "the response to the submission has no id at id_path", True)
+            raise WorkFailed(
+                "backend_error", "the response to the submission has no id at id_path: correct id_path", True
+            )
         return str(job_id)
 
     def _read_poll_url(self, status: dict[str, object], job_id: str) -> str:
@@ -113,7 +115,9 @@ class HttpBackend:
             return _insert_job_id(settings.poll_url, job_id)
         url = settings.poll_url_path.select_first(status) if settings.poll_url_path else None
         if not isinstance(url, str) or not url:
-            raise WorkFailed("backend_error", "the response to the submission has no URL at poll_url_path", True)
+            raise WorkFailed(
+                "backend_error", "the response to the submission has no URL at poll_url_path: correct it", True
+            )
         return str(resolve_url(settings.submit_url, url))
 
     async def _poll_until_done(self, status: dict[str, object], poll_url: str, ended: trio.Event) -> dict[str, object]:
@@ -148,7 +152,7 @@ class HttpBackend:
     async def _read_work_output(self, status: dict[str, object], work: ModelWork) -> WorkOutput:
         found = self.settings.result_path.select(status)
         if not found:
-            raise WorkFailed("backend_error", "the answer has no value at result_path", True)
+            raise WorkFailed("backend_error", "the answer has no value at result_path: correct result_path", True)
         output = found[0] if self.settings.result_path.is_single else found
         if self.settings.download:
             downloads = FileDownloader(self.client, self.settings.submit_url, self.settings.max_answer_bytes)

@@ -16,7 +16,7 @@ from common.settings.reader import setting
 from common.settings.toml import variants
 from svcd.base.json_path import JsonPath
 from svcd.base.keys import SecretLocation, secret_location
-from svcd.base.kinds import headers, http_url, json_path, json_table, single_path, string_table
+from svcd.base.kinds import header_table, http_url, json_path, json_table, single_path, string_table
 
 # This limit is below the 200 MiB that coordinators accept for a sealed result by default.
 _MAX_ANSWER_BYTES: Final = 150 * 2**20
@@ -28,7 +28,7 @@ class ServerSettings:
     """Settings that the backends of all model servers share. The job's deadline also ends an attempt."""
 
     models: dict[str, str] = setting(table_of(text), "names of models at the server", attrs.Factory(dict))
-    headers: dict[str, str] = setting(headers, "headers of every request", attrs.Factory(dict), secret=True)
+    headers: dict[str, str] = setting(header_table, "headers of every request", attrs.Factory(dict), secret=True)
     extra: dict[str, Any] = setting(json_table, "members of every request", attrs.Factory(dict))
     api_key: SecretLocation | None = setting(secret_location, "where the server's API key is stored", None, secret=True)
     connect_timeout_s: float = 5.0
@@ -153,7 +153,7 @@ BACKENDS: Final[dict[str, type[BackendSettings]]] = {
     "exec": ExecSettings,
     "echo": EchoSettings,
 }
-backend: Final = variants("kind", BACKENDS)
+backend_kind: Final = variants("kind", BACKENDS)
 
 
 def with_api_key(settings: BackendSettings, environ: Mapping[str, str]) -> BackendSettings:

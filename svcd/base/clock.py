@@ -24,13 +24,13 @@ class Clock:
     above `MAX_SKEW_S` is not corrected, because a signature dated far into the future could be used later.
     """
 
-    local: Callable[[], float] = time.time
+    local_time: Callable[[], float] = time.time
     skew_s: float = 0.0  # this machine's clock minus the coordinator's clock, measured at the last response
     _is_corrected: bool = True
 
     def observe(self, date: float) -> None:
         """Update the estimate from a response's `date` in Unix seconds. Call this as soon as the response arrives."""
-        skew_s = self.local() - (date + 0.5)
+        skew_s = self.local_time() - (date + 0.5)
         if abs(skew_s - self.skew_s) > _MIN_CLOCK_JUMP_S:
             self._is_corrected = True
         self.skew_s = skew_s
@@ -43,15 +43,15 @@ class Clock:
     def is_skew_plausible(self) -> bool:
         return abs(self.skew_s) <= MAX_SKEW_S
 
-    def wall(self) -> float:
+    def unix_time(self) -> float:
         """Return the corrected time in Unix seconds."""
         corrects = self._is_corrected and _NEGLIGIBLE_SKEW_S < abs(self.skew_s) <= MAX_SKEW_S
-        return self.local() - (self.skew_s if corrects else 0.0)
+        return self.local_time() - (self.skew_s if corrects else 0.0)
 
     def now(self) -> int:
         """Return the time for `issued_at`, in whole Unix seconds."""
-        return int(self.wall())
+        return int(self.unix_time())
 
     def to_loop_time(self, unix_seconds: float) -> float:
         """Convert Unix seconds to loop time, which later changes of the wall clock do not affect."""
-        return trio.current_time() + (unix_seconds - self.wall())
+        return trio.current_time() + (unix_seconds - self.unix_time())

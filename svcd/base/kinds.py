@@ -99,5 +99,5 @@ base_units: Final = parsed_string('a whole number in a string, such as "1000000"
 json_path: Final = parsed_string("a path into JSON, such as data[0].id", JsonPath.parse)
 single_path: Final = parsed_string("a path into JSON, such as data[0].id", _parse_single_path)
 string_table: Final = Kind("a table of strings", _reject_text, _read_string_table)
-headers: Final = Kind("a table of strings", _reject_text, _read_headers)
+header_table: Final = Kind("a table of strings", _reject_text, _read_headers)
 json_table: Final = Kind("a table", _reject_text, _read_json_table)

@@ -16,13 +16,13 @@ jobs_settled = Counter("svcd_jobs_settled_total", "Jobs settled", registry=REGIS
 jobs_failed = Counter("svcd_jobs_failed_total", "Jobs ended without settle", ["reason"], registry=REGISTRY)
 job_duration = Histogram(
     "svcd_job_duration_seconds",
-    "Start of run to settle",
+    "Seconds from the start of a run to the confirmed settle",
     buckets=(0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 14400, 86400),
     registry=REGISTRY,
 )
 backend_latency = Histogram(
     "svcd_backend_latency_seconds",
-    "Backend phase time including waits and retries",
+    "Seconds that a backend needs for a job, including waits and retries",
     ["model"],
     buckets=(0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600),
     registry=REGISTRY,
@@ -30,9 +30,11 @@ backend_latency = Histogram(
 capacity_free = Gauge(
     "svcd_capacity_free", "Configured or granted slots, whichever is lower, minus jobs held", registry=REGISTRY
 )
-capacity_granted = Gauge("svcd_capacity_granted", "Slots the network grants", registry=REGISTRY)
+capacity_granted = Gauge("svcd_capacity_granted", "Slots that the registry grants", registry=REGISTRY)
 asks_published = Gauge("svcd_asks_published", "Asks of this provider on the book", registry=REGISTRY)
-requested_slots = Gauge("svcd_model_free", "`free` sent on the model's last poll", ["model"], registry=REGISTRY)
+requested_slots = Gauge(
+    "svcd_model_free", "Free slots that the last poll of the model reported", ["model"], registry=REGISTRY
+)
 backend_load = Gauge("svcd_backend_load", "Last load reading, 0 to 1", ["model"], registry=REGISTRY)
 bid_floor_discount = Gauge(
     "svcd_bid_floor_discount_pct",

@@ -94,7 +94,7 @@ class ChainReader:
         """Compare the job with the chain. Raise `Unavailable` if the node's answer is missing or malformed."""
         used = abi.call_data(_AUTHORIZATION_STATE_SELECTOR, abi.address(job.owner), abi.bytes32(job.job_id))
         try:
-            registered, logged, collected = await self.call_node_batch(
+            registered, logged, authorization_state = await self.call_node_batch(
                 _build_eth_call(self.book.job_registry, _encode_job_call(job.job_id)),
                 ("eth_getLogs", [self._job_posted_filter(job)]),
                 _build_eth_call(self.book.paytoken, used),
@@ -113,7 +113,7 @@ class ChainReader:
             if posted is None:
                 return NotClaimed(f"the chain has no post of the job near block {job.posted_block}")
             return _find_difference(job, posted) or self._check_payment(
-                job, posted, octets_from_hex(collected, "answer to eth_call")
+                job, posted, octets_from_hex(authorization_state, "answer to eth_call")
             )
         except Refused as malformed:
             raise Unavailable(f"the node's answer is malformed: {malformed.message}") from None
@@ -166,14 +166,14 @@ class ChainReader:
             "toBlock": hex(job.posted_block + _MAX_REORG_BLOCKS),
         }
 
-    def _check_payment(self, job: Job, posted: Mapping[str, Any], collected: bytes) -> ClaimStatus:
+    def _check_payment(self, job: Job, posted: Mapping[str, Any], authorization_state: bytes) -> ClaimStatus:
         """Check that the owner's payment covers the whole order and was collected."""
         terms = quotes.FeeTerms(fee_bps=posted["feeBps"], gas_fee=posted["gasFee"])
         amount = quotes.amount(job.rate_in, job.rate_out, job.units_in, job.units_out, terms)
         payment = job_payment(job.owner, self.book.job_registry, amount, job.expires_at, job.job_id)
         if recover_address(Domains.of(self.book).token.digest(payment), posted["paySig"]) != job.owner:
             return Contradicted(f"the owner did not sign a payment of {amount}")
-        if not abi.boolean_at(collected, 0):
+        if not abi.boolean_at(authorization_state, 0):
             return NotClaimed("the payment was not collected")
         return Claimed()
 

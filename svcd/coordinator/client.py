@@ -72,7 +72,7 @@ def open_transport(http: httpx.AsyncClient, clock: Clock | None = None) -> Trans
 
 
 async def read_deployment(transport: Transport) -> AddressBook:
-    """Return the chain and contracts. Every signature covers them, so they are read before the sign-in.
+    """Return the chain and contracts of the market. Read them before the sign-in, because signatures cover them.
 
     Raise `Unavailable` if the read fails, and `Refused` for a malformed response.
     """
@@ -85,26 +85,26 @@ class MarketReader:
 
     transport: Transport
 
-    async def models(self) -> dict[str, int]:
+    async def read_model_ids(self) -> dict[str, int]:
         """Return the id of each enabled model, by name."""
-        return {name: model.model_id for name, model in (await self.catalogue()).items()}
+        return {name: model.model_id for name, model in (await self.read_catalogue()).items()}
 
-    async def catalogue(self) -> dict[str, ModelDetails[int]]:
+    async def read_catalogue(self) -> dict[str, ModelDetails[int]]:
         """Return the details of each enabled model, by name."""
         rows = [read_shape(_Model, row) for row in await self._read_pages("/v1/models", "data")]
         return {row.id: row.svc for row in rows if row.svc.enabled}
 
-    async def fee_terms(self) -> FeeTerms:
+    async def read_fee_terms(self) -> FeeTerms:
         """Return the market's current fees."""
         chain = await self._read_chain()
         return FeeTerms(read_uint(chain.get("fee_bps"), 16, "fee_bps"), read_uint(chain.get("gas_fee"), 128, "gas_fee"))
 
-    async def gateway(self) -> str | None:
+    async def read_gateway_url(self) -> str | None:
         """Return the URL of a storage gateway, or None if the coordinator reports none."""
         gateway = (await self._read_chain()).get("gateway_url")
         return gateway if isinstance(gateway, str) and gateway else None
 
-    async def floors(self) -> Floors:
+    async def read_floors(self) -> Floors:
         """Return the lowest rates on the book."""
         rows = [read_shape(_Floor, row) for row in await self._read_pages("/evm/asks/floors", "floors")]
         return {(row.model_id, row.sla): (row.rate_in, row.rate_out) for row in rows}
@@ -117,7 +117,7 @@ class MarketReader:
             rows += await self._read_pages("/evm/jobs", "jobs", query, MAX_CONTENT_BYTES)
         return rows
 
-    async def windows(self) -> frozenset[int] | None:
+    async def read_windows(self) -> frozenset[int] | None:
         """Return the windows that the market accepts, in seconds, or None if the coordinator does not list them."""
         windows = (await self._read_chain()).get(_WINDOWS_KEY)
         if not isinstance(windows, list):
@@ -129,7 +129,7 @@ class MarketReader:
 
         A quote lists a provider as a candidate only after a recent poll.
         """
-        for ask in {ask.model_id: ask for ask in await self.provider_asks(provider_id)}.values():
+        for ask in {ask.model_id: ask for ask in await self.read_provider_asks(provider_id)}.values():
             demand = {"model_id": ask.model_id, "sla_secs": ask.sla, "units_in": 1, "units_out": 1}
             try:
                 quote = await self.transport.send(
@@ -143,10 +143,10 @@ class MarketReader:
                 return True
         return False
 
-    async def provider(self, provider_id: int) -> ProviderRecord:
+    async def read_provider(self, provider_id: int) -> ProviderRecord:
         return read_shape(ProviderRecord, await _read_json(self.transport, f"/evm/providers/{provider_id}"))
 
-    async def job(self, job_id: bytes) -> Job | None:
+    async def read_job(self, job_id: bytes) -> Job | None:
         """Return a job, or None if the coordinator does not know the job."""
         try:
             return Job.read(_read_object(await _read_json(self.transport, f"/evm/jobs/{hex_of(job_id)}")))
@@ -159,10 +159,10 @@ class MarketReader:
         rows = await self._read_pages("/evm/jobs", "jobs", {"state": "Claimed", "provider": str(provider_id)})
         return [Job.read(row) for row in rows]
 
-    async def provider_asks(self, provider_id: int) -> list[PostedAsk]:
-        return [ask for ask in await self.asks() if ask.provider_id == provider_id]
+    async def read_provider_asks(self, provider_id: int) -> list[PostedAsk]:
+        return [ask for ask in await self.read_asks() if ask.provider_id == provider_id]
 
-    async def asks(self) -> list[PostedAsk]:
+    async def read_asks(self) -> list[PostedAsk]:
         return [read_shape(PostedAsk, row) for row in await self._read_pages("/evm/asks", "asks")]
 
     async def _read_chain(self) -> dict[str, object]:
@@ -178,39 +178,41 @@ class MarketReader:
 
 @attrs.frozen(slots=True)
 class PollResult:
-    """Jobs that a poll returned. The posts of `pending` jobs are not mined yet. `block` is the last indexed block.
+    """Jobs that a poll returned. The posts of `pending_offers` are not mined yet.
 
-    `traces` has the trace contexts of the jobs' orders, by job id.
+    `indexed_block` is the last block in the index. `trace_contexts` has the trace contexts of the orders, by job id.
     """
 
     jobs: list[Job]
-    pending: list[PendingOffer] = attrs.field(factory=list)
-    block: int = 0
-    traces: dict[bytes, str] = attrs.field(factory=dict)
+    pending_offers: list[PendingOffer] = attrs.field(factory=list)
+    indexed_block: int = 0
+    trace_contexts: dict[bytes, str] = attrs.field(factory=dict)
 
 
 @attrs.frozen(slots=True)
 class Coordinator(MarketReader):
-    """Client of a signed-in provider. It adds polls and ops to the public reads."""
+    """Client of a signed-in provider, with polls and ops in addition to the public data."""
 
     sessions: Sessions
 
-    async def poll(self, model_id: int, free: int, rates: Mapping[str, int], wait: int = 0) -> PollResult:
-        """Report `free` slots, and return at most that many leased jobs.
+    async def poll(
+        self, model_id: int, free_slots: int, lowest_rates: Mapping[str, int], wait_s: int = 0
+    ) -> PollResult:
+        """Report the number of free slots, and return at most that many leased jobs.
 
-        `rates` has the lowest accepted `rate_in` and `rate_out`. Without a job, the coordinator waits up to `wait`
-        seconds before it responds.
+        `lowest_rates` has the lowest accepted `rate_in` and `rate_out`. Without a job, the coordinator waits up to
+        `wait_s` seconds before it responds.
         """
         query = {
             "state": "Open",
             "model": str(model_id),
-            "free": str(free),
+            "free": str(free_slots),
             "pending": "1",
-            "limit": str(min(limits.MAX_PAGE_ROWS, max(1, free))),
+            "limit": str(min(limits.MAX_PAGE_ROWS, max(1, free_slots))),
         }
-        query |= {f"min_{name}": str(rate) for name, rate in rates.items()}
-        if wait:
-            query["wait"] = str(wait)
+        query |= {f"min_{name}": str(rate) for name, rate in lowest_rates.items()}
+        if wait_s:
+            query["wait"] = str(wait_s)
         session = await self._current_session()
         headers = authorization(session)
         try:
@@ -224,11 +226,11 @@ class Coordinator(MarketReader):
             raise
         rows, pending = fields.get("jobs"), fields.get("pending", [])
         if not isinstance(rows, list) or not isinstance(pending, list):
-            raise Unavailable("the response to the poll has no list of jobs", 200)
+            raise Unavailable("the response to the poll must have lists of jobs and pending jobs", 200)
         jobs = [Job.read(row) for row in rows]
         traces = _read_trace_contexts(fields.get("traces"))
         if not pending:
-            return PollResult(jobs, traces=traces)
+            return PollResult(jobs, trace_contexts=traces)
         block = read_uint(fields.get("as_of_block"), 64, "as_of_block")
         return PollResult(jobs, [PendingOffer.read(row) for row in pending], block, traces)
 
@@ -330,7 +332,7 @@ def _refusal_outcome(error: ApiError) -> CoordinatorRefusal:
 
 
 async def _read_json(transport: Transport, path: str, **request: Any) -> object:
-    """Return the JSON of a GET response. Raise `Unavailable` if the GET fails, and `Refused` for other bodies."""
+    """Return the parsed body of a GET. Raise `Unavailable` if the GET fails, and `Refused` if the body is not JSON."""
     return parse((await _read_or_unavailable(path, lambda: transport.send("GET", path, **request))).content)
 
 
@@ -360,7 +362,7 @@ def _read_trace_contexts(rows: object) -> dict[bytes, str]:
 
 def _read_object(body: object) -> dict[str, object]:
     if not isinstance(body, dict):
-        raise Refused("the answer must be a JSON object")
+        raise Refused("the coordinator's response must be a JSON object")
     return body
 
 

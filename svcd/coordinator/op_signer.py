@@ -30,7 +30,7 @@ class OpSigner:
         return {"address": self.address, "nonce": nonce, "signature": signature, "role": role}
 
     def sign_claim(self, job_id: bytes, order: Order, issued_at: int) -> RequestBody:
-        """Sign a claim. The order's hash in `terms` is not signed. The chain rejects a claim for other terms."""
+        """Sign a claim. `terms` is the order's hash, which is not signed. The chain rejects a claim for other terms."""
         return {
             "op": "claim",
             "job_id": hex_of(job_id),
@@ -62,9 +62,9 @@ class OpSigner:
             "signature": self._sign(self.domains.providers.digest(SetIdentity(box_key, evidence, issued_at))),
         }
 
-    def sign_request_capacity(self, n: int, issued_at: int) -> RequestBody:
-        signature = self._sign(self.domains.providers.digest(RequestCapacity(n, issued_at)))
-        return {"op": "request_capacity", "n": n, "issued_at": issued_at, "signature": signature}
+    def sign_request_capacity(self, capacity: int, issued_at: int) -> RequestBody:
+        signature = self._sign(self.domains.providers.digest(RequestCapacity(capacity, issued_at)))
+        return {"op": "request_capacity", "n": capacity, "issued_at": issued_at, "signature": signature}
 
     def sign_asks(self, provider_id: int, signed_at: int, quotes: Sequence[Ask]) -> RequestBody:
         snapshot = AskSnapshot(provider_id, signed_at, tuple(quotes))

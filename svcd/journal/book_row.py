@@ -63,7 +63,7 @@ class Job:
     def read(cls, row: object) -> Self:
         """Read a row. Raise `Refused` if the row is malformed."""
         if not isinstance(row, dict):
-            raise Refused("a job must be an object")
+            raise Refused("a row of the job book must be a JSON object")
         if row.get("posted_block", 0) is None:
             raise Refused("posted_block must be a number", "posted_block")
         return read_object(cls, row)
@@ -101,7 +101,7 @@ class PendingOffer:
     @classmethod
     def read(cls, row: object) -> Self:
         if not isinstance(row, dict):
-            raise Refused("a pending job must be an object")
+            raise Refused("a pending job must be a JSON object")
         return read_object(cls, row)
 
     def to_job(self, block: int) -> Job:

@@ -1,4 +1,4 @@
-"""Statements and reads of the journal's SQLite database: jobs, and the latest value of each counter.
+"""Write to and read from the journal's SQLite database: jobs, and the latest value of each counter.
 
     claiming ──► claimed ──► sealed ──► settled
         │           │           │
@@ -11,8 +11,8 @@ A job that runs ahead of its claim goes from `claiming` directly to `sealed`, `f
 Each state is written before the next step: `claiming` before the claim is sent, `sealed` (with the result) before
 the settle is sent, and `failing` (with the reason) before the fail is sent.
 
-Functions that write return statements, so that one commit can include several. `svcd.journal.journal` calls this
-synchronous module in one thread at a time.
+A write function returns its SQL statement, so that one commit can include several statements. `svcd.journal.journal`
+calls this synchronous module in one thread at a time.
 """
 
 import json
@@ -86,7 +86,7 @@ end;
 _LIVE_SQL: Final = ", ".join(f"'{state}'" for state in LIVE_STATES)
 
 # These statements are built from this module's constants. Values are parameters.
-_DELETE_OLD: Final = f"delete from jobs where updated < ? and state not in ({_LIVE_SQL})"  # noqa: S608
+_DELETE_ENDED: Final = f"delete from jobs where updated < ? and state not in ({_LIVE_SQL})"  # noqa: S608
 _NOT_RECLAIMABLE_SQL: Final = ", ".join(f"'{state}'" for state in NOT_RECLAIMABLE_STATES)
 _INSERT_JOB: Final = "insert into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)"
 _INSERT_CLAIMING: Final = (
@@ -106,7 +106,7 @@ class JobEntry:
     job: Job
     model: str
     state: JournalState
-    claim_sent: float
+    claim_sent_at: float
     completion_tok: int | None
     result_length: int | None
     result_cid: str | None
@@ -127,7 +127,7 @@ class JournalBinding:
 
 @attrs.frozen(slots=True)
 class OwnerRecord:
-    """Counts of one owner's jobs. `settled_since_unpaid` counts from the last unpaid job."""
+    """Counts of one owner's jobs. `settled_since_unpaid` counts the jobs settled since the last unpaid job."""
 
     settled: int = 0
     unpaid: int = 0
@@ -220,7 +220,7 @@ def mark_ended(job_id: bytes, state: JournalState, reason: str | None, at: float
 
 
 def delete_ended(before: float) -> Statement:
-    return _DELETE_OLD, (before,)
+    return _DELETE_ENDED, (before,)
 
 
 def store_value(name: str, value: int) -> Statement:
@@ -248,13 +248,13 @@ def read_job_state(connection: sqlite3.Connection, job_id: bytes) -> JournalStat
 
 
 def find_unknown_jobs(connection: sqlite3.Connection, job_ids: Iterable[bytes]) -> set[bytes]:
-    """Return the jobs that have no entry, or an entry in the state `not_claimed`."""
+    """Return the ids of jobs that have no entry, or an entry in the state `not_claimed`."""
     known = "select 1 from jobs where job_id = ? and state != 'not_claimed'"
     return {job_id for job_id in job_ids if connection.execute(known, (job_id,)).fetchone() is None}
 
 
 def read_failed_ids(connection: sqlite3.Connection) -> set[bytes]:
-    """Return the jobs that ended without a settle."""
+    """Return the ids of jobs that ended without a settle."""
     return {job_id for (job_id,) in connection.execute("select job_id from jobs where state in ('failed', 'given_up')")}
 
 

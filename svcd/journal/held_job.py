@@ -139,13 +139,12 @@ class SealedJob:
     """Job with its sealed result in the journal.
 
     `result` is the sealed result if it is small and was sealed by this process. `result_cid` is the content id of an
-    uploaded result.
-    `started` is None for a job that an earlier process ran.
+    uploaded result. `started` is None for a job that an earlier process ran.
     """
 
     held: ClaimedJob
     completion_tok: int
-    length: int
+    result_length: int
     result: bytes | None = attrs.field(default=None, repr=False)
     result_cid: str | None = None
     started: float | None = None

@@ -45,31 +45,31 @@ class _PendingWrite:
 
 
 class Journal:
-    """Journal of one state directory. `wall` returns Unix seconds."""
+    """Journal of one state directory. `unix_clock` returns Unix seconds."""
 
-    def __init__(self, connection: sqlite3.Connection, files: ResultFiles, wall: Callable[[], float]) -> None:
+    def __init__(self, connection: sqlite3.Connection, files: ResultFiles, unix_clock: Callable[[], float]) -> None:
         self._connection = connection
         self._files = files
-        self._wall = wall
+        self._unix_clock = unix_clock
         self._lock = trio.Lock()  # guards the connection
         self._pending: list[_PendingWrite] = []
-        self.is_working = True  # False while the disk fails reads or writes
+        self.is_working = True  # False while reads or writes of the disk fail
 
     async def record_claiming(self, job: Job, model: str) -> bool:
         """Store that a claim will be sent. If the job has a result or has ended, change nothing and return False."""
-        return await self._write(entries.insert_claiming(job, model, self._wall())) > 0
+        return await self._write(entries.insert_claiming(job, model, self._unix_clock())) > 0
 
     async def record_adopted(self, job: Job, model: str) -> None:
-        await self._write(entries.insert_adopted(job, model, self._wall()))
+        await self._write(entries.insert_adopted(job, model, self._unix_clock()))
 
     async def record_claimed(self, job_id: bytes) -> None:
-        await self._write(entries.mark_claimed(job_id, self._wall()))
+        await self._write(entries.mark_claimed(job_id, self._unix_clock()))
 
     async def record_sealed(self, job_id: bytes, completion_tok: int, result: bytes) -> None:
         inline = result if len(result) <= MAX_ROW_BYTES else None
         if inline is None:
             await self._retry(lambda: self._files.store(job_id, result))
-        await self._write(entries.mark_sealed(job_id, completion_tok, inline, len(result), self._wall()))
+        await self._write(entries.mark_sealed(job_id, completion_tok, inline, len(result), self._unix_clock()))
 
     async def record_finished_item(self, job_id: bytes, number: int, result: bytes) -> None:
         await self._write(entries.insert_item(job_id, number, result))
@@ -79,13 +79,13 @@ class Journal:
         return await self._read(lambda connection: entries.read_items(connection, job_id))
 
     async def record_upload(self, job_id: bytes, cid: str) -> None:
-        await self._write(entries.mark_uploaded(job_id, cid, self._wall()))
+        await self._write(entries.mark_uploaded(job_id, cid, self._unix_clock()))
 
     async def record_failing(self, job_id: bytes, reason: str) -> None:
-        await self._write(entries.mark_failing(job_id, reason, self._wall()))
+        await self._write(entries.mark_failing(job_id, reason, self._unix_clock()))
 
     async def record_end(self, job_id: bytes, state: JournalState, reason: str | None = None) -> None:
-        now = self._wall()
+        now = self._unix_clock()
         await self._write(*history.count_ended_job(job_id, state, now), entries.mark_ended(job_id, state, reason, now))
         if self._files.has(job_id):
             await self._retry(lambda: self._files.remove(job_id))
@@ -102,7 +102,7 @@ class Journal:
         return await self._read(lambda connection: entries.read_job_state(connection, job_id))
 
     async def find_unknown_jobs(self, job_ids: Collection[bytes]) -> set[bytes]:
-        """Return the jobs that, according to the journal, this provider never claimed."""
+        """Return the ids of jobs that this provider, according to the journal, never claimed."""
         return await self._read(lambda connection: entries.find_unknown_jobs(connection, job_ids))
 
     async def read_owner_record(self, owner: bytes) -> OwnerRecord:
@@ -118,7 +118,7 @@ class Journal:
 
     async def delete_expired(self) -> None:
         """Delete the entries of jobs that ended longer ago than the retention time, and old history."""
-        now = self._wall()
+        now = self._unix_clock()
         await self._write(entries.delete_ended(now - _RETENTION_S), *history.delete_old_history(now))
 
     async def run_cleanup(self) -> NoReturn:
@@ -150,7 +150,7 @@ class Journal:
         further ahead came from a wrong clock, and the chain rejected its signatures. In this case, return the current
         time.
         """
-        now = int(self._wall())
+        now = int(self._unix_clock())
         before = await self._read(lambda connection: entries.read_value(connection, name))
         value = (
             now
@@ -169,7 +169,7 @@ class Journal:
 
     async def record_standing(self, reputation: int, capacity: int) -> None:
         """Store the provider's reputation and granted capacity in this hour."""
-        await self._write(history.store_standing(reputation, capacity, self._wall()))
+        await self._write(history.store_standing(reputation, capacity, self._unix_clock()))
 
     async def _write(self, *statements: Statement) -> int:
         """Run the statements in the next commit. Return the number of rows that the last statement changed."""
@@ -256,7 +256,7 @@ def _commit(connection: sqlite3.Connection, writes: list[tuple[Statement, ...]])
 
 
 @asynccontextmanager
-async def open_journal(directory: Path, wall: Callable[[], float] = time.time) -> AsyncIterator[Journal]:
+async def open_journal(directory: Path, unix_clock: Callable[[], float] = time.time) -> AsyncIterator[Journal]:
     """Lock the state directory and open its journal. The lock prevents two daemons with one wallet."""
     try:
         for private in (directory, directory / "results"):
@@ -273,7 +273,7 @@ async def open_journal(directory: Path, wall: Callable[[], float] = time.time) -
             raise Fatal(f"another svcd runs on the state directory {directory}: stop it first") from None
         connection = entries.open_database(directory / JOURNAL_FILE)
         try:
-            journal = Journal(connection, ResultFiles(directory / "results"), wall)
+            journal = Journal(connection, ResultFiles(directory / "results"), unix_clock)
             await journal.clean_up()
             yield journal
         finally:

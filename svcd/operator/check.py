@@ -150,7 +150,7 @@ class _Checks:
         try:
             if isinstance(session, ProviderSession):
                 yield right("session", f"{signer.address} is provider {session.provider_id}")
-                provider = await coordinator.provider(session.provider_id)
+                provider = await coordinator.read_provider(session.provider_id)
                 for finding in self._check_provider(provider):
                     yield finding
                 yield await self._check_other_daemons(coordinator, session.provider_id)
@@ -205,8 +205,8 @@ class _Checks:
         return right("other daemons", f"no other daemon polls as provider {provider_id}")
 
     async def _check_models(self, coordinator: Coordinator, provider: ProviderRecord | None) -> AsyncIterator[CheckRow]:
-        known = await coordinator.catalogue()
-        asks = await coordinator.asks()
+        known = await coordinator.read_catalogue()
+        asks = await coordinator.read_asks()
         own_id = None if provider is None else provider.provider_id
         others = [ask for ask in asks if ask.provider_id != own_id]
         offered = {window for model in self.config.models for window in model.asks}

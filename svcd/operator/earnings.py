@@ -38,7 +38,7 @@ _DAY_S: Final = 86_400
 
 
 @attrs.define(slots=True)
-class ModelDay:
+class DailyModelEarnings:
     """Jobs and amounts of one model on one day. Amounts are in base units of the payment token."""
 
     settled: int = 0
@@ -49,8 +49,8 @@ class ModelDay:
     failed: int = 0
     reclaimed: int = 0
 
-    def add(self, other: "ModelDay") -> None:
-        for field in attrs.fields(ModelDay):
+    def add(self, other: "DailyModelEarnings") -> None:
+        for field in attrs.fields(DailyModelEarnings):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
@@ -61,7 +61,7 @@ class Earnings:
     `reputation_changes` has the change by day, or is None without a node. `reasons` counts failures by reason.
     """
 
-    rows: Mapping[tuple[str, str], ModelDay]
+    rows: Mapping[tuple[str, str], DailyModelEarnings]
     reputation_changes: Mapping[str, int] | None
     reasons: Mapping[tuple[str, str], Counter[str]]
     book: AddressBook
@@ -80,13 +80,13 @@ async def read_earnings(config: DaemonConfig, days: int, clock: Clock | None = N
             session = await sign_in(coordinator.sessions)
             if not isinstance(session, ProviderSession):
                 raise Fatal(f"the coordinator rejected the sign-in of {signer.address}: {session.operator_message}")
-            first = (int(clock.wall()) // _DAY_S - days + 1) * _DAY_S
+            first = (int(clock.unix_time()) // _DAY_S - days + 1) * _DAY_S
             jobs = [
                 row for row in await coordinator.read_ended_jobs(session.provider_id) if _read_claimed_at(row) >= first
             ]
-            terms = await coordinator.fee_terms()
-            model_names = {model_id: name for name, model_id in (await coordinator.models()).items()}
-            provider = await coordinator.provider(session.provider_id)
+            terms = await coordinator.read_fee_terms()
+            model_names = {model_id: name for name, model_id in (await coordinator.read_model_ids()).items()}
+            provider = await coordinator.read_provider(session.provider_id)
             chain = _build_chain_reader(config, http, book, session.provider_id)
             history = await ChainHistory.read(chain, jobs, first) if chain is not None else None
         except (Unavailable, Refused) as wrong:
@@ -116,8 +116,8 @@ def _build_rows(
     model_names: Mapping[int, str],
     terms: quotes.FeeTerms,
     history: ChainHistory | None,
-) -> dict[tuple[str, str], ModelDay]:
-    rows: dict[tuple[str, str], ModelDay] = defaultdict(ModelDay)
+) -> dict[tuple[str, str], DailyModelEarnings]:
+    rows: dict[tuple[str, str], DailyModelEarnings] = defaultdict(DailyModelEarnings)
     for entry in jobs:
         job = Job.read(entry)
         row = rows[utc_day(job.claimed_at), model_names.get(job.model_id, f"model {job.model_id}")]
@@ -127,10 +127,10 @@ def _build_rows(
             amounts = amounts or _compute_amounts(
                 job, read_uint(entry.get("completion_tok"), 32, "completion_tok"), quote, terms
             )
-            row.add(ModelDay(1, amounts.cost, amounts.treasury, terms.gas_fee, amounts.refund))
+            row.add(DailyModelEarnings(1, amounts.cost, amounts.treasury, terms.gas_fee, amounts.refund))
         elif entry.get("ended_because") in (EndedBecause.PROVIDER_FAIL, EndedBecause.RECLAIM):
             failed = entry.get("ended_because") == EndedBecause.PROVIDER_FAIL
-            row.add(ModelDay(refunded=quote.amount, failed=int(failed), reclaimed=int(not failed)))
+            row.add(DailyModelEarnings(refunded=quote.amount, failed=int(failed), reclaimed=int(not failed)))
     return dict(sorted(rows.items()))
 
 

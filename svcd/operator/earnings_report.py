@@ -9,7 +9,7 @@ import attrs
 
 from common.address_book import AddressBook
 from common.text_table import grid_lines, hanging_text
-from svcd.operator.earnings import Earnings, ModelDay
+from svcd.operator.earnings import DailyModelEarnings, Earnings
 
 _COLUMNS: Final = ("day", "model", "settled", "earned", "fees", "gas_fees", "refunded", "failed", "reclaimed")
 
@@ -40,7 +40,7 @@ def earnings_csv(earnings: Earnings) -> str:
 
 def earnings_table(earnings: Earnings, columns: int | None = None) -> str:
     """Return a table for a terminal that is `columns` wide, followed by remarks."""
-    total = ModelDay()
+    total = DailyModelEarnings()
     lines: list[tuple[str, ...]] = [("day", "model", "settled", "earned", "fees", "refunded", "failed", "reclaimed")]
     for (day, model), row in [*earnings.rows.items(), (("", "in all"), total)]:
         if row is not total:

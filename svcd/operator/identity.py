@@ -65,7 +65,7 @@ def _build_evidence(config: DaemonConfig) -> bytes:
     try:
         evidence = config.evidence_file.read_bytes()
     except OSError as broken:
-        raise Fatal(f"{config.evidence_file}: {broken.strerror}") from None
+        raise Fatal(f"keys.evidence_file {config.evidence_file} cannot be read ({broken.strerror})") from None
     try:
         fields = parse(evidence)
     except Refused:

@@ -34,9 +34,9 @@ async def read_market(http: httpx.AsyncClient) -> ReportedMarket:
     coordinator = MarketReader(transport)
     try:
         book = await read_deployment(transport)
-        models, floors = await coordinator.models(), await coordinator.floors()
-        allowed = await coordinator.windows()
-        gateway = await coordinator.gateway()
+        models, floors = await coordinator.read_model_ids(), await coordinator.read_floors()
+        allowed = await coordinator.read_windows()
+        gateway = await coordinator.read_gateway_url()
     except Unavailable as unavailable:
         raise Fatal(f"cannot read the market from the coordinator at {url}: {unavailable}") from None
     except Refused as wrong:

@@ -27,7 +27,7 @@ from svcd.operator.config_text import (
 from svcd.operator.discovery import ModelServer, find_local_servers, find_servers
 from svcd.operator.market_lookup import ReportedMarket, match_models, read_market
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 Prompt = Callable[[str, str | None, str], str]
 """Function that prompts for an answer. Arguments: the question, the proposed answer, the equivalent flag."""
 
@@ -57,34 +57,34 @@ class Dialogue:
     """Dialogue of `svcd init`, which repeats a question after an invalid answer."""
 
     prompt: Prompt
-    say: Say
+    print_line: PrintLine
 
     def read_answer(
-        self, given: str | None, question: str, proposed: str | None, flag: str, parse: Callable[[str], T]
+        self, flag_value: str | None, question: str, proposed: str | None, flag: str, parse: Callable[[str], T]
     ) -> T:
         """Return the flag's value, or prompt until the answer is valid. Raise `Fatal` for an invalid flag."""
-        if given is not None:
-            return parse(given)
+        if flag_value is not None:
+            return parse(flag_value)
         while True:
             text = self.prompt(question, proposed, flag)
             try:
                 return parse(text)
             except Fatal as mistake:
-                self.say(f"    {mistake}")
+                self.print_line(f"    {mistake}")
                 if text == proposed:  # without a terminal, an invalid proposal would repeat forever
                     proposed = None
 
 
-def set_up(options: SetupOptions, prompt: Prompt, say: Say, read_password: Callable[[], str]) -> None:
+def set_up(options: SetupOptions, prompt: Prompt, print_line: PrintLine, read_password: Callable[[], str]) -> None:
     """Write the configuration and its keys. `read_password` is called if a keystore is created."""
     if options.config.exists():
         raise Fatal(f"{options.config} already exists: edit it, or name another file with `--config`")
-    dialogue = Dialogue(prompt, say)
+    dialogue = Dialogue(prompt, print_line)
     coordinator, market = dialogue.read_answer(
         options.coordinator, "1/6 address of the coordinator", None, "--coordinator", _read_market_at
     )
     names = ", ".join(market.models) or "none"
-    say(f"    chain {market.book.chain_id}, token {market.book.token_domain.name}; models: {names}")
+    print_line(f"    chain {market.book.chain_id}, token {market.book.token_domain.name}; models: {names}")
     gateway = dialogue.read_answer(
         options.gateway or market.gateway,
         "    address of a gateway for payloads (the coordinator reports none)",
@@ -103,8 +103,8 @@ def set_up(options: SetupOptions, prompt: Prompt, say: Say, read_password: Calla
         _check_wallet_choice,
     )
     options.credentials.mkdir(mode=0o700, parents=True, exist_ok=True)
-    keys = _create_keys(options, wallet, read_password, say)
-    addresses = options.addresses or _write_addresses(options.folder / "addresses.json", market, say)
+    keys = _create_keys(options, wallet, read_password, print_line)
+    addresses = options.addresses or _write_addresses(options.folder / "addresses.json", market, print_line)
     text = configuration_text(
         options,
         coordinator=coordinator,
@@ -116,8 +116,8 @@ def set_up(options: SetupOptions, prompt: Prompt, say: Say, read_password: Calla
         windows=market.windows,
     )
     _write_new_file(options.config, text)
-    say(f"wrote {options.config}")
-    _print_next_steps(options, market, offered, say)
+    print_line(f"wrote {options.config}")
+    _print_next_steps(options, market, offered, print_line)
 
 
 def _read_market_at(text: str) -> tuple[str, ReportedMarket]:
@@ -140,7 +140,7 @@ def _parse_address(text: str) -> str:
 def _ask_servers(options: SetupOptions, dialogue: Dialogue) -> list[ModelServer]:
     found = [] if options.servers else trio.run(find_local_servers)
     for server in found:
-        dialogue.say(f"    {server}")
+        dialogue.print_line(f"    {server}")
     urls = " ".join(server.url for server in found) or None
 
     def read_servers(text: str) -> list[ModelServer]:
@@ -160,7 +160,7 @@ def _ask_models(
     options: SetupOptions, market: ReportedMarket, servers: Sequence[ModelServer], dialogue: Dialogue
 ) -> list[OfferedModel]:
     if options.models:
-        return _match_models(options.models, market, servers)
+        return _parse_models(options.models, market, servers)
     alike = {
         name: each for server in servers for name, each in match_models(market.models, server.served.names).items()
     }
@@ -170,17 +170,17 @@ def _ask_models(
     for server in servers:
         names = server.served.names
         more = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
-        dialogue.say(f"    {server.url} serves {', '.join(names[:_MAX_LISTED_NAMES])}{more}")
+        dialogue.print_line(f"    {server.url} serves {', '.join(names[:_MAX_LISTED_NAMES])}{more}")
     return dialogue.read_answer(
         None,
         "3/6 models to offer, as MARKET=SERVED",
         proposed,
         "--model",
-        lambda text: _match_models(text.replace(",", " ").split(), market, servers),
+        lambda text: _parse_models(text.replace(",", " ").split(), market, servers),
     )
 
 
-def _match_models(texts: Sequence[str], market: ReportedMarket, servers: Sequence[ModelServer]) -> list[OfferedModel]:
+def _parse_models(texts: Sequence[str], market: ReportedMarket, servers: Sequence[ModelServer]) -> list[OfferedModel]:
     pairs = [each.partition("=")[::2] for each in texts]
     if not pairs:
         raise Fatal(f"no model is named; the market has {', '.join(market.models) or 'none'}")
@@ -191,7 +191,7 @@ def _match_models(texts: Sequence[str], market: ReportedMarket, servers: Sequenc
         served = given or match_models([name], [each for s in servers for each in s.served.names]).get(name, name)
         server = next((each for each in servers if each.served.accepts(served)), None)
         if server is None:
-            raise Fatal(f"{name}: no server has {served!r}; the servers are {'; '.join(map(str, servers))}")
+            raise Fatal(f"{name}: no server has a model {served!r}; the servers are {'; '.join(map(str, servers))}")
         offered.append(OfferedModel(name, market.models[name], server, served))
     return offered
 
@@ -232,7 +232,7 @@ def _ask_rates(
             rate_in, rate_out = floor or (unit // 10 or 1, unit // 5 or 1)
             proposed[model.name, window] = options.rate_in or rate_in, options.rate_out or rate_out
             shown = " / ".join(f"{rate / unit:g}" for rate in proposed[model.name, window])
-            dialogue.say(
+            dialogue.print_line(
                 f"    {model.name}, window {window} s: {shown} {market.book.token_domain.name} per million ({source})"
             )
     if options.price_percent is not None:
@@ -262,7 +262,9 @@ def _check_wallet_choice(text: str) -> str:
     return text
 
 
-def _create_keys(options: SetupOptions, wallet: str, read_password: Callable[[], str], say: Say) -> list[str]:
+def _create_keys(
+    options: SetupOptions, wallet: str, read_password: Callable[[], str], print_line: PrintLine
+) -> list[str]:
     """Create missing keys, and return the lines of the [keys] table."""
     folder = options.credentials
     lines = []
@@ -270,30 +272,32 @@ def _create_keys(options: SetupOptions, wallet: str, read_password: Callable[[],
         lines.append(f'wallet = "{WALLET_FILE}"')
         wallet_file = folder / WALLET_FILE
         if wallet == _NEW_KEYSTORE:
-            say(f"put the keystore's password into {folder / PASSWORD_FILE}, readable only by you (chmod 600)")
+            print_line(f"put the keystore's password into {folder / PASSWORD_FILE}, readable only by you (chmod 600)")
             lines.append(f'wallet_password = "{PASSWORD_FILE}"')
         if wallet_file.exists():
-            say(f"kept the existing {wallet_file}")
+            print_line(f"kept the existing {wallet_file}")
         else:
             secret = new_private_key()
             text = hex_of(secret) + "\n" if wallet == _NEW_KEY else encrypt_keystore(secret, read_password())
             store_secret(wallet_file, text)
-            say(f"wrote {wallet_file}: wallet {hex_of(Wallet(secret).address)}; back it up")
+            print_line(f"wrote {wallet_file}: wallet {hex_of(Wallet(secret).address)}; back it up")
     else:
         lines.append(f"wallet = {toml_string(Path(wallet).absolute())}")
     lines.append(f'box = "{BOX_KEY_FILE}"')
     if (folder / BOX_KEY_FILE).exists():
-        say(f"kept the existing {folder / BOX_KEY_FILE}")
+        print_line(f"kept the existing {folder / BOX_KEY_FILE}")
     else:
-        say(f"wrote {folder / BOX_KEY_FILE}: box key {hex_of(create_box_key(folder).raw)}")
+        print_line(f"wrote {folder / BOX_KEY_FILE}: box key {hex_of(create_box_key(folder).raw)}")
     return lines
 
 
-def _write_addresses(path: Path, market: ReportedMarket, say: Say) -> Path:
+def _write_addresses(path: Path, market: ReportedMarket, print_line: PrintLine) -> Path:
     text = json.dumps(market.book.as_json(), indent=2) + "\n"
     if not path.exists():
         _write_new_file(path, text)
-        say(f"wrote {path}, as reported by the coordinator; compare it with the address book that the market publishes")
+        print_line(
+            f"wrote {path}, as reported by the coordinator; compare it with the address book that the market publishes"
+        )
     return path
 
 
@@ -302,11 +306,15 @@ def _write_new_file(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _print_next_steps(options: SetupOptions, market: ReportedMarket, offered: Sequence[OfferedModel], say: Say) -> None:
+def _print_next_steps(
+    options: SetupOptions, market: ReportedMarket, offered: Sequence[OfferedModel], print_line: PrintLine
+) -> None:
     flag = "" if options.folder == SYSTEM_FOLDER else f" --config {options.config}"
     rpc = "" if options.rpc_url else " --rpc-url URL"
-    say("next:")
-    say(f'  svcd try{flag} {offered[0].name} "hello"    runs one job through the model server, without the chain')
-    say(f"  svcd register{flag}{rpc}    needs a little of the native coin of chain {market.book.chain_id}")
-    say(f"  svcd check{flag}    shows what is right and what is wrong")
-    say(f"  svcd run{flag}    or systemctl enable --now svcd")
+    print_line("next:")
+    print_line(
+        f'  svcd try{flag} {offered[0].name} "hello"    runs one job through the model server, without the chain'
+    )
+    print_line(f"  svcd register{flag}{rpc}    needs a little of the native coin of chain {market.book.chain_id}")
+    print_line(f"  svcd check{flag}    shows what is right and what is wrong")
+    print_line(f"  svcd run{flag}    or systemctl enable --now svcd")

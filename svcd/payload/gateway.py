@@ -29,13 +29,13 @@ class PayloadGateways:
     gateways: Gateways
 
     async def fetch(self, cid: str, spool: Spool, deadline: float, check: Callable[[], Awaitable[T]]) -> T:
-        """Fetch the content into `spool`, and return the result of `check`. It raises `WorkFailed` for wrong content.
+        """Fetch the content into `spool`, and return the result of `check`, which raises `WorkFailed`.
 
         Raise the `WorkFailed` of the first gateway with wrong content (`bad_container` if the content is too long), or
         `task_unresolved` if no gateway returned content.
         """
         if not is_content_id(cid):
-            raise WorkFailed("task_unresolved", "the order has no content id")
+            raise WorkFailed("task_unresolved", "the order's task_cid is not a content id")
         rejected: list[WorkFailed] = []
 
         async def write_piece(piece: bytes) -> None:

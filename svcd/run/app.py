@@ -68,7 +68,7 @@ async def run(config: DaemonConfig) -> None:
     systemd, drain, clock = Systemd(), Drain(), Clock()
     metrics.create_series_at_zero(config.slots)
     async with AsyncExitStack() as stack:
-        journal = await stack.enter_async_context(open_journal(config.state_directory, clock.wall))
+        journal = await stack.enter_async_context(open_journal(config.state_directory, clock.unix_time))
         health = DaemonHealth(journal)
         loops: dict[str, TaskFunction] = {
             "watchdog": systemd.keep_alive,

@@ -180,7 +180,7 @@ async def _read_model_ids(config: DaemonConfig, coordinator: Coordinator) -> dic
     def report(error: Exception) -> None:
         log.warning("waiting for the catalogue", reason=str(error))
 
-    known = await retry(coordinator.models, on=(Unavailable, Refused), max_s=_MAX_RETRY_PAUSE_S, report=report)
+    known = await retry(coordinator.read_model_ids, on=(Unavailable, Refused), max_s=_MAX_RETRY_PAUSE_S, report=report)
     for name in sorted(config.slots.keys() - known.keys()):
         log.warning("this model is not in the catalogue, and is not offered until it is", model=name)
     return known

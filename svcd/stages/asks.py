@@ -87,7 +87,7 @@ class AskPublisher:
         if not quotes:
             return True
         # The book hides the asks of an unlisted provider, so svcd cannot compare them with the wanted asks.
-        if wanted and not (await self.coordinator.provider(self.provider_id)).listed:
+        if wanted and not (await self.coordinator.read_provider(self.provider_id)).listed:
             self._log_unlisted()
             return True
         self._unlisted_logged = False
@@ -114,7 +114,7 @@ class AskPublisher:
         self._unlisted_logged = True
 
     async def _read_posted(self) -> frozenset[Ask]:
-        rows = await self.coordinator.provider_asks(self.provider_id)
+        rows = await self.coordinator.read_provider_asks(self.provider_id)
         return frozenset(Ask(row.model_id, row.sla, row.rate_in, row.rate_out) for row in rows)
 
     def _log_failure(self, outcome: PublishOutcome) -> None:

@@ -64,7 +64,7 @@ class CapacityUpdater:
 
     async def _read_provider(self) -> ProviderRecord:
         self.slots.mark_grant_current()
-        provider = await self.coordinator.provider(self.provider_id)
+        provider = await self.coordinator.read_provider(self.provider_id)
         if provider.capacity != self.slots.granted:
             log.info("capacity granted", granted=provider.capacity, slots=self.slots.capacity, listed=provider.listed)
         self.slots.set_granted(provider.capacity)
@@ -74,12 +74,12 @@ class CapacityUpdater:
             self._standing = standing
         return provider
 
-    async def _request_capacity(self, n: int) -> bool:
-        op = self.signer.sign_request_capacity(n, await self.journal.next_signing_time(_ISSUED_AT_KEY))
+    async def _request_capacity(self, capacity: int) -> bool:
+        op = self.signer.sign_request_capacity(capacity, await self.journal.next_signing_time(_ISSUED_AT_KEY))
         outcome = await self.coordinator.send_op(op, trio.current_time() + _REQUEST_TIMEOUT_S)
-        log.info("capacity requested", n=n, outcome=describe_outcome(outcome))
+        log.info("capacity requested", n=capacity, outcome=describe_outcome(outcome))
         if isinstance(outcome, OpMined):
-            await self.journal.store_value(_REQUESTED_KEY, n)
+            await self.journal.store_value(_REQUESTED_KEY, capacity)
         return isinstance(outcome, OpMined)
 
 

@@ -68,8 +68,8 @@ class Claimer:
             offer.slot.release()
             return
 
-        # The window starts at the claim's block. Count from before the claim is sent, which is earlier and needs no
-        # other clock.
+        # The window starts at the claim's block. svcd counts from before it sends the claim: this is earlier, and
+        # depends on no other clock.
         sent = trio.current_time()
         op = self.signer.sign_claim(job.job_id, job.order, self.clock.now())
         held = ClaimedJob(job, offer.model, offer.slot, sent + job.sla_secs, trace=offer.trace)
@@ -137,7 +137,7 @@ class Claimer:
                 return False
         while True:
             try:
-                found = await self.coordinator.job(held.job.job_id)
+                found = await self.coordinator.read_job(held.job.job_id)
             except Unavailable:
                 found = None
             # If the index still shows the job as open, the index is behind the chain.

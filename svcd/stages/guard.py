@@ -89,7 +89,7 @@ class Guard:
 
     async def find_holds(self) -> list[Hold]:
         """Return all current reasons to withhold claims."""
-        provider = await self.coordinator.provider(self.provider_id)
+        provider = await self.coordinator.read_provider(self.provider_id)
         holds = [Hold("box_key", text) for text in _risk_texts(wrong_key_risk(self.box, provider))]
         holds += [Hold("clock", text) for text in _risk_texts(wrong_clock_risk(self.clock))]
         holds += [Hold("other_daemon", text) for text in _risk_texts(await self._find_other_daemon_risk())]

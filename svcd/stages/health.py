@@ -23,7 +23,7 @@ from svcd.journal.journal import Journal
 
 log = structlog.get_logger(__name__)
 
-REASON_HEADER: Final = "x-svcd-reason"  # header of the 503 of /healthz, whose body is fixed
+REASON_HEADER: Final = "x-svcd-reason"  # header with the reason of a 503 of /healthz
 _WATCH_INTERVAL_S: Final = 5.0
 _IDLE_TIMEOUT_S: Final = 30.0  # longer than a busy event loop can delay a scrape
 _SHUTDOWN_GRACE_S: Final = 1.0
@@ -127,7 +127,7 @@ async def no_page(_path: str, _host: str) -> Page | None:
 
 async def serve_metrics(
     health: DaemonHealth,
-    bound: socket.socket,
+    listening_socket: socket.socket,
     find_page: Callable[[str, str], Awaitable[Page | None]] = no_page,
 ) -> None:
     """Serve /metrics, /healthz and the pages of `find_page` until cancelled."""
@@ -143,7 +143,7 @@ async def serve_metrics(
 
     app: Any = OperatorsApp(make_asgi_app(REGISTRY), page)  # hypercorn declares other ASGI types
     config = Config()
-    config.bind = [f"fd://{os.dup(bound.fileno())}"]  # a duplicate, because hypercorn closes the descriptor
+    config.bind = [f"fd://{os.dup(listening_socket.fileno())}"]  # a duplicate, because hypercorn closes the descriptor
     config.keep_alive_timeout = _IDLE_TIMEOUT_S
     config.graceful_timeout = _SHUTDOWN_GRACE_S
     config.include_server_header = False

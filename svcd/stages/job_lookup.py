@@ -58,7 +58,7 @@ class JobLookup:
         or its index is behind.
         """
         try:
-            job = await self.coordinator.job(held.job.job_id)
+            job = await self.coordinator.read_job(held.job.job_id)
         except Unavailable:
             return LookupResult("unknown", held)
         if job is None:

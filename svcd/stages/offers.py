@@ -14,7 +14,7 @@ from svcd.journal.slots import Slot
 _PROVIDER_REFUSAL_PAUSE_S: Final = 10.0
 _JOB_REFUSAL_PAUSE_S: Final = 30.0
 _ESCROW_PAUSE_S: Final = 300.0  # after a failed key release, because other open bids would fail as well
-_MAX_ORDER_LIFE_S: Final = 2 * 86_400
+_MAX_ORDER_LIFETIME_S: Final = 2 * 86_400
 
 
 @attrs.define(slots=True, eq=False)
@@ -23,18 +23,18 @@ class Exclusions:
 
     clock: Clock
     _excluded_until: dict[bytes, float] = attrs.field(factory=dict)  # Unix seconds
-    _skipped_until: dict[bytes, float] = attrs.field(factory=dict)  # loop time
+    _briefly_excluded_until: dict[bytes, float] = attrs.field(factory=dict)  # loop time
     _paused_until: dict[str, float] = attrs.field(factory=dict)  # loop time
     _open_bids_paused_until: float = 0.0
 
     def exclude_earlier_jobs(self, job_ids: Iterable[bytes]) -> None:
         """Exclude jobs that an earlier run of the daemon claimed and did not settle."""
         for job_id in job_ids:
-            self._excluded_until[job_id] = self.clock.wall() + _MAX_ORDER_LIFE_S
+            self._excluded_until[job_id] = self.clock.unix_time() + _MAX_ORDER_LIFETIME_S
 
     def exclude(self, job_id: bytes, expires_at: float) -> None:
         """Exclude a job until its order expires."""
-        now = self.clock.wall()
+        now = self.clock.unix_time()
         self._excluded_until = {known: until for known, until in self._excluded_until.items() if until > now}
         self._excluded_until[job_id] = expires_at
 
@@ -44,13 +44,15 @@ class Exclusions:
         Examples are a paused token, an owner short of funds, or a reorg between the post and the claim.
         """
         now = trio.current_time()
-        self._skipped_until = {known: until for known, until in self._skipped_until.items() if until > now}
-        self._skipped_until[job_id] = now + _JOB_REFUSAL_PAUSE_S
+        self._briefly_excluded_until = {
+            known: until for known, until in self._briefly_excluded_until.items() if until > now
+        }
+        self._briefly_excluded_until[job_id] = now + _JOB_REFUSAL_PAUSE_S
 
     def __contains__(self, job_id: bytes) -> bool:
-        if (until := self._skipped_until.get(job_id)) is not None and until > trio.current_time():
+        if (until := self._briefly_excluded_until.get(job_id)) is not None and until > trio.current_time():
             return True
-        return self._excluded_until.get(job_id, 0.0) > self.clock.wall()
+        return self._excluded_until.get(job_id, 0.0) > self.clock.unix_time()
 
     def pause_model(self, model: str) -> None:
         self._paused_until[model] = trio.current_time() + _PROVIDER_REFUSAL_PAUSE_S

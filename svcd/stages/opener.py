@@ -127,7 +127,7 @@ class PayloadOpener:
             opener = await self._build_opener(held, commitment, until)
             envelope = await _run_blocking(lambda: open_envelope(spool, opener, job.owner), inline=spool.is_small)
             is_short = spool.length <= _MAX_INLINE_BYTES
-            check = DelegationCheck(self.signer.domains, self.provider_id, self.clock.wall(), trio.current_time())
+            check = DelegationCheck(self.signer.domains, self.provider_id, self.clock.unix_time(), trio.current_time())
             work = await _run_blocking(
                 lambda: build_work(held, envelope, model.serves, deadline, check), inline=is_short
             )

@@ -81,7 +81,7 @@ class Poller:
     async def poll(self) -> bool:
         """Poll once. Return True if the next poll may follow at once.
 
-        It may follow after a long poll without jobs, and after pending jobs, because these often come in series.
+        Poll again at once after a long poll without jobs, and after pending jobs, which often come in series.
         """
         if self.health.withholds(self.model.name):
             # Do not poll: a poll makes this provider a candidate, and clients designate orders to candidates.
@@ -102,21 +102,21 @@ class Poller:
         result = await self._poll_coordinator(requested, poll_rates, wait)
         jobs = result.jobs
         self.health.record_poll_answer(self.model.name)
-        if jobs or result.pending:
+        if jobs or result.pending_offers:
             self.health.record_orders(self.model.name)
         waited = trio.current_time() - began
-        if (jobs or result.pending) and waited > self.model.poll_seconds:
+        if (jobs or result.pending_offers) and waited > self.model.poll_seconds:
             # Slots and load may have changed during a long wait.
             free = min(free, self._free_slots(await self.load.read()))
         wanted = [job for job in jobs if self._is_wanted(job, lowest_rates)]
         self._unwanted_leases = sum(not self.slots.holds(job.job_id) for job in jobs) - len(wanted)
         for job in wanted:
-            free -= await self._offer_to_claimers(job, free, result.traces.get(job.job_id), polled_at)
+            free -= await self._offer_to_claimers(job, free, result.trace_contexts.get(job.job_id), polled_at)
         taken = 0
         for job in await self._select_valid_jobs(result, lowest_rates, requested):
-            trace = result.traces.get(job.job_id)
+            trace = result.trace_contexts.get(job.job_id)
             taken += await self._offer_to_claimers(job, free - taken, trace, polled_at, pending=True)
-        return taken > 0 or (wait > 0 and not jobs and not result.pending and waited >= wait / 2)
+        return taken > 0 or (wait > 0 and not jobs and not result.pending_offers and waited >= wait / 2)
 
     async def _select_valid_jobs(
         self, result: PollResult, lowest_rates: dict[int, AskRates], requested: int
@@ -126,8 +126,8 @@ class Poller:
         Ignore offers beyond the requested number, because checking thousands of signatures would block other jobs.
         """
         found = []
-        for offer in result.pending[:requested]:
-            job = offer.to_job(result.block)
+        for offer in result.pending_offers[:requested]:
+            job = offer.to_job(result.indexed_block)
             if offer.designated in (0, self.provider_id) and self._is_wanted(job, lowest_rates):
                 fault = await self.offer_checker.find_fault(offer)
                 if fault is None:
@@ -192,7 +192,7 @@ class Poller:
             and not self.health.withholds(self.model.name, job.sla_secs)
             and job.rate_in >= lowest.rate_in
             and job.rate_out >= lowest.rate_out
-            and job.expires_at > self.clock.wall() + _MIN_TIME_LEFT_S
+            and job.expires_at > self.clock.unix_time() + _MIN_TIME_LEFT_S
             and job.sla_secs > self.timings.shortest_window(self.model.name, self.model.margin_seconds)
             and (not self.exclusions.open_bids_paused if job.designated == 0 else self.has_box_key)
             and is_content_id(job.task_cid)

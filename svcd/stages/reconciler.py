@@ -1,6 +1,7 @@
 """Compare the journal with the chain at start and every half minute. Resume the jobs that no stage works on.
 
-The chain's state decides. The journal adds only the sealed result and the reason of a fail.
+The job's state on the chain determines the next step. The journal adds only the sealed result and the reason of a
+fail.
 """
 
 import math
@@ -46,7 +47,7 @@ def decide_verdict(entry: JobEntry, job: Job | None, provider_id: int, now: floa
     if job is None or job.state == JobState.OPEN:
         if job is not None and entry.state == "sealed" and now < job.expires_at:
             return "settle"  # a reorg removed the claim; the settler waits for the claim, or claims again
-        if now - entry.claim_sent < CLAIM_LIFETIME_S:
+        if now - entry.claim_sent_at < CLAIM_LIFETIME_S:
             return "wait"
         return "not_claimed" if entry.state == "claiming" else "claim_expired"
     if job.provider_id != provider_id:
@@ -81,7 +82,7 @@ class Reconciler:
             log.warning("held jobs not looked up yet", reason=str(error))
 
         await retry(self.reconcile_once, on=(Unavailable, Refused), max_s=_MAX_RETRY_PAUSE_S, report=report)
-        self._started_at = self.clock.wall()
+        self._started_at = self.clock.unix_time()
 
     async def run(self) -> NoReturn:
         while True:
@@ -94,7 +95,7 @@ class Reconciler:
     async def reconcile_once(self) -> None:
         for entry in await self.pipeline.journal.read_live_entries():
             if not self.slots.holds(entry.job.job_id):
-                job = await self.coordinator.job(entry.job.job_id)
+                job = await self.coordinator.read_job(entry.job.job_id)
 
                 # If a stage changed the entry during the lookup, the result of the lookup is stale.
                 if await self.pipeline.journal.read_job_state(entry.job.job_id) == entry.state:
@@ -120,7 +121,7 @@ class Reconciler:
         """
         if await self.pipeline.journal.read_job_state(job.job_id) is not None:
             return False
-        is_late = self.clock.wall() - job.claimed_at > job.sla_secs / 2
+        is_late = self.clock.unix_time() - job.claimed_at > job.sla_secs / 2
         return job.claimed_at > self._started_at + _MAX_CLOCK_DIFFERENCE_S and not is_late
 
     async def _adopt(self, job: Job) -> None:
@@ -141,7 +142,7 @@ class Reconciler:
 
     async def _resume(self, entry: JobEntry, job: Job | None) -> None:
         journal, job_id = self.pipeline.journal, entry.job.job_id
-        verdict = decide_verdict(entry, job, self.provider_id, self.clock.wall())
+        verdict = decide_verdict(entry, job, self.provider_id, self.clock.unix_time())
         if verdict == "wait":
             return
         log.info("held job reconciled", job="0x" + job_id.hex(), journal=entry.state, verdict=verdict)
@@ -183,7 +184,7 @@ class Reconciler:
                 sealed = SealedJob(
                     held, entry.completion_tok or 0, entry.result_length or 0, result_cid=entry.result_cid
                 )
-                large = needs_upload(sealed.length) and sealed.result_cid is None
+                large = needs_upload(sealed.result_length) and sealed.result_cid is None
                 await (self.pipeline.to_upload if large else self.pipeline.to_settle).send(window_ends, sealed)
             case "work":
                 if entry.state == "claiming":

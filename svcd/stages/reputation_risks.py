@@ -65,7 +65,7 @@ async def read_allowed_windows(
     coordinator: MarketReader, chain: ChainReader | None, offered: Iterable[int]
 ) -> Collection[int] | None:
     """Return the coordinator's list of windows, or otherwise the offered windows that the chain allows."""
-    windows = await coordinator.windows()
+    windows = await coordinator.read_windows()
     if windows is not None or chain is None:
         return windows
     try:

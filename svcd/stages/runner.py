@@ -68,7 +68,7 @@ class Runner:
             held=held,
             work=work,
             seal=ItemSeal.for_job(self.box, held.job.job_id),
-            workers=self.turns.count,
+            workers=self.turns.slots,
             run_item=self.run,
             breaker=self.breaker,
             journal=self.pipeline.journal,
@@ -81,7 +81,7 @@ class Runner:
         return TabRun(
             held=held,
             work=work,
-            parallel=min(MAX_PARALLEL, self.turns.count),
+            parallel=min(MAX_PARALLEL, self.turns.slots),
             service=self.tabs,
             entries=TabEntries(self.pipeline.journal, seal, held.job.job_id),
             run_request=self._run_request,

@@ -46,7 +46,7 @@ class SealStage:
         await self.pipeline.journal.record_sealed(job.job_id, completion_tok, result)
         inline = result if len(result) <= MAX_ROW_BYTES else None
         sealed = SealedJob(held, completion_tok, len(result), result=inline, started=finished.started)
-        channel = self.pipeline.to_upload if needs_upload(sealed.length) else self.pipeline.to_settle
+        channel = self.pipeline.to_upload if needs_upload(sealed.result_length) else self.pipeline.to_settle
         await channel.send(held.sla_ends, sealed)
 
 

@@ -44,7 +44,7 @@ _MAX_FINAL_STATUS: Final = 500  # after a higher status, such as 503, a retry ma
 
 @attrs.define(slots=True, eq=False)
 class _SettleState:
-    """State of one settle between attempts. No attempt starts after `ends_at`. `outcome` is of the last attempt."""
+    """State of one settle between attempts. No attempt starts after `ends_at`. `outcome` is the last outcome."""
 
     sealed: SealedJob
     op: RequestBody

@@ -255,7 +255,7 @@ class TabRun:
         if is_bundle(request.input) or is_tab(request.input):
             raise Refused("a request of a tab must not be a bundle or a tab", code="malformed_request")
         if modality_for(self._work.serves, request.input, DEFAULT_OUTPUT_TOKENS) != "text":
-            raise WorkFailed("media_input_refused")
+            raise WorkFailed("media_input_refused", "a request of a tab must be text")
         self._ledger.admit(request, units_of("text", request.input))
 
     # --- requests -------------------------------------------------------------------------------------------

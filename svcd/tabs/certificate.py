@@ -82,4 +82,4 @@ def _read_file(path: Path) -> str:
         with path.open("rb") as file:
             return file.read(_MAX_FILE_BYTES).decode("ascii", "replace")
     except OSError as error:
-        raise Fatal(f"tabs.certificate: {path}: {error.strerror}") from None
+        raise Fatal(f"tabs.certificate: {path} cannot be read ({error.strerror})") from None

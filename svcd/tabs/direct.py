@@ -37,9 +37,7 @@ MESSAGES_PATH: Final = "/v1/tabs/messages"
 MAX_UNAUTHENTICATED_CONNECTIONS: Final = 32  # connections on which no valid token has arrived
 MAX_CONNECTIONS_PER_TAB: Final = 8
 UNAUTHENTICATED_TIMEOUT_S: Final = 5.0  # for the TLS handshake, and again for the head of the first request
-_UNAUTHENTICATED_PAUSE_S: Final = (
-    1.0  # before a closed connection is no longer counted, which limits handshakes per second
-)
+_UNAUTHENTICATED_PAUSE_S: Final = 1.0  # a closed connection counts this much longer, to limit handshakes
 _IDLE_TIMEOUT_S: Final = 90.0
 _BODY_TIMEOUT_S: Final = 30.0
 _SEND_TIMEOUT_S: Final = 20.0
@@ -72,7 +70,7 @@ class _Disconnected(Exception):
 class DirectServer:
     """Server on a bound socket. `published` is the endpoint that a welcome names."""
 
-    bound: socket.socket
+    listening_socket: socket.socket
     context: ssl.SSLContext
     published: PublishedEndpoint
     _unauthenticated_count: int = 0
@@ -80,7 +78,7 @@ class DirectServer:
 
     async def serve(self, tabs: OpenTabs) -> NoReturn:
         """Serve until cancelled. A failed connection does not end the server."""
-        with trio.socket.from_stdlib_socket(self.bound.dup()) as accepting:
+        with trio.socket.from_stdlib_socket(self.listening_socket.dup()) as accepting:
             listener = trio.SocketListener(accepting)
             async with trio.open_nursery() as nursery:
                 while True:

@@ -43,7 +43,7 @@ class _Stream:
             if not isinstance(piece, dict):
                 return
             size = chunk_size(piece)
-            # The encoding fails for half of a surrogate pair, with which the chunks would differ from the whole answer.
+            # The encoding fails if the chunk has half of a surrogate pair. Its text would differ from the whole answer.
             json.dumps(chunk, ensure_ascii=False).encode()
         except (Refused, UnicodeEncodeError):
             self.is_truncated = True

@@ -17,7 +17,7 @@ _HOLD_TITLES: Final[dict[HoldReason, str]] = {
     "clock": "clock is wrong",
     "backend": "model server does not answer",
     "model_name": "model server does not know the model",
-    "window": "window is not sold in this market",
+    "window": "window is not allowed in this market",
     "other_daemon": "another daemon uses this wallet",
 }
 _ADMIN_REMEDY: Final = "Ask the market's admin to list this provider."
@@ -25,7 +25,7 @@ _ADMIN_REMEDY: Final = "Ask the market's admin to list this provider."
 
 @attrs.frozen(slots=True)
 class IdleReason:
-    """Reason for having no work. Without `model`, it is for all models. `blocks` is True if it prevents all orders."""
+    """Reason for having no work, for one model or for all. `blocks` is True if the reason prevents all orders."""
 
     said: str
     remedy: str = ""
@@ -108,7 +108,8 @@ def idle_reasons(state: DaemonState) -> list[IdleReason]:
 def _daemon_reasons(state: DaemonState) -> Iterator[IdleReason]:
     if not state.connected:
         yield IdleReason(
-            "the coordinator has not answered since the start", "Check its address and the network; see the log."
+            "the coordinator has not answered since the start",
+            "Check the coordinator's address and the network, and read svcd's log.",
         )
         return
     for hold in state.holds:
@@ -118,14 +119,14 @@ def _daemon_reasons(state: DaemonState) -> Iterator[IdleReason]:
     if state.listed is False:
         yield IdleReason("this provider is not listed", _ADMIN_REMEDY)
     if state.granted == 0:
-        yield IdleReason("the market grants this provider no slots", "Ask the market's admin.")
+        yield IdleReason("the market grants this provider no slots", "Ask the market's admin for slots.")
 
 
 def _model_reasons(model: ModelState, state: DaemonState) -> Iterator[IdleReason]:
     if not model.offered:
         yield IdleReason(
             f"{model.name} is not in the market's catalogue",
-            "Correct its name, or ask the market's admin to add it.",
+            "Correct the model's name, or ask the market's admin to add the model.",
             model.name,
         )
     elif model.circuit_open:

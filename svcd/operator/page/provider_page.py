@@ -99,7 +99,10 @@ class JournalView:
 
 @attrs.define(slots=True, eq=False)
 class ProviderPage:
-    """Page of a daemon. `run_checks` is `svcd check`. `parts` is None until the coordinator responds."""
+    """Page of a daemon.
+
+    `run_checks` runs the checks of `svcd check`. `parts` is None until the coordinator responds.
+    """
 
     config: DaemonConfig
     health: DaemonHealth
@@ -111,7 +114,7 @@ class ProviderPage:
     _lock: trio.Lock = attrs.field(factory=trio.Lock)
     _limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1))
     _state: bytes = b""
-    _state_at: float = -_STATE_LIFETIME_S
+    _state_built_at: float = -_STATE_LIFETIME_S
     _started_at: float = attrs.field(factory=trio.current_time)
     _files: Mapping[str, StaticFile] = attrs.field(factory=load_page_files)
 
@@ -131,9 +134,9 @@ class ProviderPage:
         """Return the state as JSON, at most a second old. Requests that arrive together share one computation."""
         self._requested.set()
         async with self._lock:
-            if trio.current_time() - self._state_at >= _STATE_LIFETIME_S:
+            if trio.current_time() - self._state_built_at >= _STATE_LIFETIME_S:
                 self._state = json.dumps(await self._build_state()).encode()
-                self._state_at = trio.current_time()
+                self._state_built_at = trio.current_time()
             return self._state
 
     async def run(self) -> NoReturn:
@@ -150,9 +153,9 @@ class ProviderPage:
             try:
                 checks = await self.run_checks()
                 if parts is None:
-                    return MarketView(self.clock.wall(), checks)
-                provider = await parts.coordinator.provider(parts.provider_id)
-                asks = await parts.coordinator.asks()
+                    return MarketView(self.clock.unix_time(), checks)
+                provider = await parts.coordinator.read_provider(parts.provider_id)
+                asks = await parts.coordinator.read_asks()
             except (Unavailable, Refused, Fatal) as error:
                 failed = str(error)
             else:
@@ -163,12 +166,12 @@ class ProviderPage:
                     if model_id is not None
                     for price in price_positions(model, model_id, parts.provider_id, asks)
                 )
-                return MarketView(self.clock.wall(), checks, provider.listed, provider.reputation, prices)
+                return MarketView(self.clock.unix_time(), checks, provider.listed, provider.reputation, prices)
         detail = failed or f"no answer in {_MARKET_READ_TIMEOUT_S:g} s"
-        return MarketView(self.clock.wall(), [wrong("market", detail, "check again later, or read the log")])
+        return MarketView(self.clock.unix_time(), [wrong("market", detail, "check again later, or read the log")])
 
     async def _build_state(self) -> dict[str, Any]:
-        now, parts, market = self.clock.wall(), self.parts, self._market
+        now, parts, market = self.clock.unix_time(), self.parts, self._market
         models = self._read_models()
         daemon = DaemonState(
             connected=parts is not None,
@@ -275,7 +278,7 @@ def _journal_json(journal: JournalView) -> dict[str, object]:
 
 def _job_json(entry: JobEntry) -> dict[str, Any]:
     job = entry.job
-    claimed_at = job.claimed_at or entry.claim_sent
+    claimed_at = job.claimed_at or entry.claim_sent_at
     return {
         "job_id": hex_of(job.job_id),
         "model": entry.model,

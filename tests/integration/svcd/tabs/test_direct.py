@@ -117,7 +117,7 @@ async def test_malformed_post_is_refused(content: bytes, status: int, tmp_path: 
 async def test_large_post_is_refused_before_its_body(tmp_path: Path) -> None:
     async with served(tmp_path) as one:
         context = client_context(one.server.published.certificate)
-        port = one.server.bound.getsockname()[1]
+        port = one.server.listening_socket.getsockname()[1]
         stream = await trio.open_ssl_over_tcp_stream("127.0.0.1", port, ssl_context=context, https_compatible=True)
         head = f"POST {MESSAGES_PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {one.tab.token}\r\n"
         await stream.send_all(f"{head}content-length: {MAX_TAB_POST_BYTES + 1}\r\n\r\n".encode())
@@ -128,7 +128,7 @@ async def test_large_post_is_refused_before_its_body(tmp_path: Path) -> None:
 
 async def test_strangers_keep_no_owner_out_for_long(tmp_path: Path) -> None:
     async with served(tmp_path) as one:
-        port = one.server.bound.getsockname()[1]
+        port = one.server.listening_socket.getsockname()[1]
         with trio.fail_after(30):
             idle = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(2 * MAX_UNAUTHENTICATED_CONNECTIONS)]
             await trio.sleep(UNAUTHENTICATED_TIMEOUT_S + 1)

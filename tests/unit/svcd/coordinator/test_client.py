@@ -150,7 +150,7 @@ async def test_trickling_or_endless_answer_counts_as_none(autojump_clock: MockCl
         async with httpx.AsyncClient(transport=transport, base_url=URL) as http:
             before = trio.current_time()
             with pytest.raises(Unavailable):
-                await MarketReader(open_transport(http)).provider(7)
+                await MarketReader(open_transport(http)).read_provider(7)
             assert trio.current_time() - before < 4 * 185  # four attempts of at most 181 s, and the pauses between them
 
 
@@ -178,4 +178,4 @@ async def test_endless_pages_are_given_up(autojump_clock: MockClock, monkeypatch
     same = StreamedTransport(lambda _: httpx.Response(200, json={"data": [model] * 100}, headers=cut))
     async with httpx.AsyncClient(transport=same, base_url=URL) as http:
         with pytest.raises(Unavailable, match="list is too long"):
-            await MarketReader(open_transport(http)).models()
+            await MarketReader(open_transport(http)).read_model_ids()

@@ -223,7 +223,7 @@ def test_only_model_of_a_market_and_a_server_belong_together(init: Init, market:
     [
         ({"coordinator": "market"}, "'market' must be an http:// or https:// address"),
         ({"models": ("demo/none",)}, "the market has no model 'demo/none'; it has demo/text, demo/image"),
-        ({"models": ("demo/text=none",)}, "demo/text: no server has 'none'; the servers are vLLM at http"),
+        ({"models": ("demo/text=none",)}, "demo/text: no server has a model 'none'; the servers are vLLM at http"),
         ({"servers": ("http://127.0.0.1:1",)}, "no list of models at http://127.0.0.1:1: start the model server"),
         ({"wallet": "/none/such"}, "/none/such is not a file: the wallet must be `new`, `keystore` or the path"),
     ],

@@ -99,7 +99,7 @@ class Coordinator:
             raise outcome
         return outcome
 
-    async def job(self, job_id: bytes) -> Job | None:
+    async def read_job(self, job_id: bytes) -> Job | None:
         world = self.world
         assert job_id == world.job_.job_id
         world.looked.append(world.since)

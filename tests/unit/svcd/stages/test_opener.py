@@ -123,7 +123,7 @@ class Clock:
     def now(self) -> int:
         return int(trio.current_time() - self.world.began)
 
-    def wall(self) -> float:
+    def unix_time(self) -> float:
         return trio.current_time() - self.world.began
 
 
