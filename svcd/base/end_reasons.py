@@ -42,8 +42,8 @@ KNOWN_REASONS: Final = (
 
 
 # Reasons to withhold claims, because a claimed job would fail and cost reputation. `svcd/stages/guard.py` checks them.
-HoldReason = Literal["box_key", "clock", "backend", "model_name", "window", "other_daemon"]
-HOLD_REASONS: Final[tuple[HoldReason, ...]] = get_args(HoldReason)
+ClaimHoldReason = Literal["box_key", "clock", "backend", "model_name", "window", "other_daemon"]
+CLAIM_HOLD_REASONS: Final[tuple[ClaimHoldReason, ...]] = get_args(ClaimHoldReason)
 
 
 @attrs.frozen(slots=True)

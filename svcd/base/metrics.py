@@ -5,7 +5,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
-from svcd.base.end_reasons import HOLD_REASONS, KNOWN_REASONS
+from svcd.base.end_reasons import CLAIM_HOLD_REASONS, KNOWN_REASONS
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # the created metrics would double the number of series
 
@@ -93,7 +93,7 @@ def create_series_at_zero(models: Iterable[str]) -> None:
     """
     for reason in KNOWN_REASONS:
         jobs_failed.labels(reason)
-    for reason in HOLD_REASONS:
+    for reason in CLAIM_HOLD_REASONS:
         claims_withheld.labels(reason)
     for outcome in ("begun", "claimed", "unpaid"):
         jobs_ahead.labels(outcome)

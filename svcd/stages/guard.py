@@ -20,7 +20,7 @@ from svcd.base.errors import Unavailable
 from svcd.config import ModelConfig
 from svcd.coordinator.chain import ChainReader
 from svcd.coordinator.client import Coordinator
-from svcd.stages.health import DaemonHealth, Hold
+from svcd.stages.health import ClaimHold, DaemonHealth
 from svcd.stages.reputation_risks import (
     Risk,
     other_daemon_risk,
@@ -61,51 +61,51 @@ class Guard:
     async def wait_for_first_check(self) -> None:
         """Repeat the check until it succeeds. Polling starts afterwards."""
         while True:
-            if await self._update_holds():
+            if await self._update_claim_holds():
                 return
             await trio.sleep(_CHECK_INTERVAL_WHILE_WITHHELD_S)
 
     async def run(self) -> NoReturn:
         while True:
-            await trio.sleep(_CHECK_INTERVAL_WHILE_WITHHELD_S if self.health.holds else _CHECK_INTERVAL_S)
-            await self._update_holds()
+            await trio.sleep(_CHECK_INTERVAL_WHILE_WITHHELD_S if self.health.claim_holds else _CHECK_INTERVAL_S)
+            await self._update_claim_holds()
 
     def withhold_for_other_daemon(self, job: str) -> None:
         """Withhold all claims, because another daemon claimed `job` with this wallet."""
         now = trio.current_time()
         self._other_daemon_job = self._other_daemon_job if now < self._other_daemon_until else job
         self._is_alone, self._other_daemon_until = False, now + _OTHER_DAEMON_HOLD_S
-        others = [hold for hold in self.health.holds or () if hold.reason != "other_daemon"]
-        self.health.set_holds([*others, Hold("other_daemon", str(self._other_daemon_claim_risk()))])
+        others = [hold for hold in self.health.claim_holds or () if hold.reason != "other_daemon"]
+        self.health.set_claim_holds([*others, ClaimHold("other_daemon", str(self._other_daemon_claim_risk()))])
 
-    async def _update_holds(self) -> bool:
+    async def _update_claim_holds(self) -> bool:
         """Check the risks and store the holds. If the check fails, keep the earlier holds and return False."""
         try:
-            self.health.set_holds(await self.find_holds())
+            self.health.set_claim_holds(await self.find_claim_holds())
         except (Unavailable, Refused) as error:
             log.warning("claim risks not checked", reason=str(error))
             return False
         return True
 
-    async def find_holds(self) -> list[Hold]:
+    async def find_claim_holds(self) -> list[ClaimHold]:
         """Return all current reasons to withhold claims."""
         provider = await self.coordinator.read_provider(self.provider_id)
-        holds = [Hold("box_key", text) for text in _risk_texts(wrong_key_risk(self.box, provider))]
-        holds += [Hold("clock", text) for text in _risk_texts(wrong_clock_risk(self.clock))]
-        holds += [Hold("other_daemon", text) for text in _risk_texts(await self._find_other_daemon_risk())]
+        holds = [ClaimHold("box_key", text) for text in _risk_texts(wrong_key_risk(self.box, provider))]
+        holds += [ClaimHold("clock", text) for text in _risk_texts(wrong_clock_risk(self.clock))]
+        holds += [ClaimHold("other_daemon", text) for text in _risk_texts(await self._find_other_daemon_risk())]
         offered = (window for model, _ in self.models.values() for window in model.asks)
         allowed = await read_allowed_windows(self.coordinator, self.chain, offered)
         for name, (model, backend) in self.models.items():
             if allowed is not None:
                 holds += [
-                    Hold("window", str(risk), name, window) for window, risk in wrong_window_risks(model, allowed)
+                    ClaimHold("window", str(risk), name, window) for window, risk in wrong_window_risks(model, allowed)
                 ]
             is_up, unknown = False, None
             with trio.move_on_after(_BACKEND_TIMEOUT_S):
                 is_up = await backend.is_up()
             if not is_up:
                 holds.append(
-                    Hold(
+                    ClaimHold(
                         "backend",
                         f"{name}: the backend does not answer: start the backend, or correct its address",
                         name,
@@ -115,7 +115,7 @@ class Guard:
             with trio.move_on_after(_BACKEND_TIMEOUT_S):
                 unknown = await backend.explain_unknown_model(name)
             if unknown is not None:
-                holds.append(Hold("model_name", str(wrong_name_risk(name, unknown)), name))
+                holds.append(ClaimHold("model_name", str(wrong_name_risk(name, unknown)), name))
         return holds
 
     async def _find_other_daemon_risk(self) -> Risk | None:

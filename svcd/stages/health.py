@@ -17,7 +17,7 @@ from common.daemon.logs import log_task_failure
 from common.daemon.operators_port import TEXT_HEADERS, OperatorsApp, Page
 from common.daemon.supervision import Supervisor
 from svcd.base import metrics
-from svcd.base.end_reasons import HOLD_REASONS, HoldReason
+from svcd.base.end_reasons import CLAIM_HOLD_REASONS, ClaimHoldReason
 from svcd.base.metrics import REGISTRY
 from svcd.journal.journal import Journal
 
@@ -31,13 +31,13 @@ _MIN_SILENCE_S: Final = 60.0  # time without an answered poll before the daemon 
 
 
 @attrs.frozen(slots=True)
-class Hold:
+class ClaimHold:
     """Reason to withhold claims. `detail` has the problem and the remedy.
 
     If `model` is None, the hold is for all models. If `sla_secs` is None, the hold is for all windows.
     """
 
-    reason: HoldReason
+    reason: ClaimHoldReason
     detail: str
     model: str | None = None
     sla_secs: int | None = None
@@ -45,11 +45,11 @@ class Hold:
 
 @attrs.define(slots=True, eq=False)
 class DaemonHealth:
-    """Health of the daemon. `holds` is None until the guard's first check."""
+    """Health of the daemon. `claim_holds` is None until the guard's first check."""
 
     journal: Journal
     supervisor: Supervisor = attrs.field(factory=lambda: Supervisor(metrics.count_task_failures, log_task_failure))
-    holds: tuple[Hold, ...] | None = None
+    claim_holds: tuple[ClaimHold, ...] | None = None
     _poll_answered_at: dict[str, float] = attrs.field(factory=dict)
     _ordered_at: dict[str, float] = attrs.field(factory=dict)
     _intervals_s: dict[str, float] = attrs.field(factory=dict)
@@ -71,23 +71,23 @@ class DaemonHealth:
         at = self._ordered_at.get(model)
         return None if at is None else trio.current_time() - at
 
-    def set_holds(self, holds: Iterable[Hold]) -> None:
+    def set_claim_holds(self, holds: Iterable[ClaimHold]) -> None:
         """Replace the reasons to withhold claims."""
-        self.holds = tuple(holds)
-        reasons = {hold.reason for hold in self.holds}
-        for reason in HOLD_REASONS:
+        self.claim_holds = tuple(holds)
+        reasons = {hold.reason for hold in self.claim_holds}
+        for reason in CLAIM_HOLD_REASONS:
             metrics.claims_withheld.labels(reason).set(reason in reasons)
 
     def withholds(self, model: str, sla_secs: int | None = None) -> bool:
         """Return True while claims for the model, or for the model in this window, are withheld."""
-        return self.holds is None or any(
-            hold.model in (None, model) and hold.sla_secs in (None, sla_secs) for hold in self.holds
+        return self.claim_holds is None or any(
+            hold.model in (None, model) and hold.sla_secs in (None, sla_secs) for hold in self.claim_holds
         )
 
     @property
     def is_only_daemon(self) -> bool:
         """Return True if the guard has checked and found no other daemon with this wallet."""
-        return self.holds is not None and all(hold.reason != "other_daemon" for hold in self.holds)
+        return self.claim_holds is not None and all(hold.reason != "other_daemon" for hold in self.claim_holds)
 
     async def watch(self) -> NoReturn:
         """Log each change between healthy and unhealthy, with the reason."""
@@ -108,8 +108,8 @@ class DaemonHealth:
             return "the journal cannot be read or written"
         if self.supervisor.failing_task is not None:
             return f"the task {self.supervisor.failing_task} fails repeatedly; see the log"
-        if self.holds:
-            return "; ".join(hold.detail for hold in self.holds)
+        if self.claim_holds:
+            return "; ".join(hold.detail for hold in self.claim_holds)
         now = trio.current_time()
         silent = [
             model

@@ -6,13 +6,13 @@ from typing import Final
 import attrs
 
 from svcd.backends.breaker import FAULTS_TO_OPEN
-from svcd.base.end_reasons import HoldReason
+from svcd.base.end_reasons import ClaimHoldReason
 from svcd.config import ModelConfig
 from svcd.coordinator.client import PostedAsk
-from svcd.stages.health import Hold
+from svcd.stages.health import ClaimHold
 
 _MIN_SILENCE_S: Final = 60.0  # shorter pauses between orders are usual
-_HOLD_TITLES: Final[dict[HoldReason, str]] = {
+_HOLD_TITLES: Final[dict[ClaimHoldReason, str]] = {
     "box_key": "box key differs",
     "clock": "clock is wrong",
     "backend": "model server does not answer",
@@ -73,7 +73,7 @@ class DaemonState:
 
     connected: bool
     problem: str | None
-    holds: Sequence[Hold]
+    claim_holds: Sequence[ClaimHold]
     granted: int | None
     listed: bool | None
     uptime_s: float
@@ -112,9 +112,9 @@ def _daemon_reasons(state: DaemonState) -> Iterator[IdleReason]:
             "Check the coordinator's address and the network, and read svcd's log.",
         )
         return
-    for hold in state.holds:
+    for hold in state.claim_holds:
         yield IdleReason(_HOLD_TITLES[hold.reason], hold.detail, hold.model)
-    if state.problem is not None and not state.holds:
+    if state.problem is not None and not state.claim_holds:
         yield IdleReason(state.problem)
     if state.listed is False:
         yield IdleReason("this provider is not listed", _ADMIN_REMEDY)
@@ -143,7 +143,7 @@ def _model_reasons(model: ModelState, state: DaemonState) -> Iterator[IdleReason
             "svcd claims orders again when the load falls.",
             model.name,
         )
-    elif any(hold.model == model.name and hold.sla_secs is None for hold in state.holds):
+    elif any(hold.model == model.name and hold.sla_secs is None for hold in state.claim_holds):
         return
     else:
         yield from _market_reasons(model, state)

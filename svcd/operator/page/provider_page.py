@@ -176,7 +176,7 @@ class ProviderPage:
         daemon = DaemonState(
             connected=parts is not None,
             problem=self.health.problem,
-            holds=self.health.holds or (),
+            claim_holds=self.health.claim_holds or (),
             granted=None if parts is None else parts.slots.granted,
             listed=None if market is None else market.listed,
             uptime_s=trio.current_time() - self._started_at,

@@ -70,7 +70,7 @@ class Looks:
         self.answers = list(answers)
         self.at: list[float] = []
 
-    async def run(self, work: ModelWork, deltas: OnDelta | None = None) -> WorkOutput:
+    async def run(self, work: ModelWork, on_delta: OnDelta | None = None) -> WorkOutput:
         raise AssertionError("a look runs nothing")
 
     async def is_up(self) -> bool:

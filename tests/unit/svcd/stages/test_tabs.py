@@ -131,9 +131,9 @@ async def test_unanswered_request_is_joined_on_a_new_channel(
 ) -> None:
     go_on = trio.Event()
 
-    async def stream(work: ModelWork, deltas: Any) -> WorkOutput:
+    async def stream(work: ModelWork, on_delta: Any) -> WorkOutput:
         for word in ("one", "two", "three"):
-            deltas({"word": word})
+            on_delta({"word": word})
             if word == "two":
                 await go_on.wait()
         return await echo(work)
@@ -156,9 +156,9 @@ async def test_unanswered_request_is_joined_on_a_new_channel(
 async def test_chunks_are_grouped_and_tabs_share_posts(
     autojump_clock: MockClock, market: Market, start: Start, mailbox: MemoryMailbox
 ) -> None:
-    async def stream(work: ModelWork, deltas: Any) -> WorkOutput:
+    async def stream(work: ModelWork, on_delta: Any) -> WorkOutput:
         for number in range(100):
-            deltas({"n": number})
+            on_delta({"n": number})
             await trio.sleep(0.01)
         return await echo(work)
 
@@ -427,8 +427,8 @@ async def test_cap_and_large_answers_close_a_tab(
 async def test_streams_of_too_large_answers_close_a_tab(
     output: str, autojump_clock: MockClock, start: Start, owner: TabOwner
 ) -> None:
-    async def large(work: ModelWork, deltas: Any) -> WorkOutput:
-        deltas({"text": "useful"})
+    async def large(work: ModelWork, on_delta: Any) -> WorkOutput:
+        on_delta({"text": "useful"})
         return WorkOutput(output, 1)
 
     owner.post()
