@@ -27,7 +27,7 @@ _PROBE_TIMEOUT_S: Final = 15.0
 class Breaker:
     """State of one backend's circuit, without clock or I/O. An open circuit still records outcomes of earlier jobs."""
 
-    _faults: int = 0
+    _faults_in_a_row: int = 0
     _is_open: bool = False
     _backoff: float = _FIRST_BACKOFF_S
     _opened: trio.Event = attrs.field(factory=trio.Event, repr=False)
@@ -44,15 +44,15 @@ class Breaker:
         return self._backoff
 
     def record_success(self) -> None:
-        self._faults = 0
+        self._faults_in_a_row = 0
         if not self._is_open:
             self._backoff = _FIRST_BACKOFF_S
 
     def record_failure(self, backend_fault: bool) -> None:
         if not backend_fault:
             return
-        self._faults += 1
-        if self._faults >= FAULTS_TO_OPEN and not self._is_open:
+        self._faults_in_a_row += 1
+        if self._faults_in_a_row >= FAULTS_TO_OPEN and not self._is_open:
             self._is_open = True
             self._closed = trio.Event()
             self._opened.set()
@@ -65,7 +65,7 @@ class Breaker:
         self._backoff = min(self._backoff * 2, _MAX_BACKOFF_S)
         if is_up:
             self._is_open = False
-            self._faults = FAULTS_TO_OPEN - 1
+            self._faults_in_a_row = FAULTS_TO_OPEN - 1
             self._opened = trio.Event()
             self._closed.set()
 

@@ -150,25 +150,25 @@ def _to_plain_json(value: object) -> object:
 _UNSPLIT_MEMBERS: Final = frozenset({"role", "id", "type", "finish_reason", "index"})
 
 
-def _merge_delta(into: dict[str, object], delta: dict[str, object]) -> None:
+def _merge_delta(target: dict[str, object], delta: dict[str, object]) -> None:
     for key, piece in delta.items():
-        known = into.get(key)
+        known = target.get(key)
         if piece is None:
             continue
         if isinstance(piece, str) and key not in _UNSPLIT_MEMBERS:
             text = known if isinstance(known, _TextPieces) else _TextPieces()
             text.append(piece)
-            into[key] = text
+            target[key] = text
         elif isinstance(piece, dict):
             members = known if isinstance(known, dict) else {}
             _merge_delta(members, piece)
-            into[key] = members
+            target[key] = members
         elif isinstance(piece, list):
             items = known if isinstance(known, _IndexedItems) else _IndexedItems()
             _merge_items(items, piece)
-            into[key] = items
+            target[key] = items
         elif not (key in _UNSPLIT_MEMBERS and known and not piece):
-            into[key] = piece
+            target[key] = piece
 
 
 def _merge_items(items: _IndexedItems, pieces: list[object]) -> None:

@@ -71,15 +71,15 @@ class PendingClaim:
 
 @attrs.frozen(slots=True, eq=False)
 class ClaimedJob:
-    """Claimed job. `sla_ends` is the loop time until which the chain accepts a settle.
+    """Claimed job. `window_ends_at` is the loop time until which the chain accepts a settle.
 
-    After a reorg, the next mined claim starts a new window, which moves `sla_ends`.
+    After a reorg, the next mined claim starts a new window, which moves `window_ends_at`.
     """
 
     job: Job
     model: str
     slot: Slot
-    sla_ends: float
+    window_ends_at: float
     recovered: bool = False  # resumed from an earlier run
     pending_claim: PendingClaim | None = None  # set for a job that runs before its claim is in a block
     trace: str | None = None  # trace context for the spans of the stages; None for a recovered job
@@ -92,7 +92,7 @@ class ClaimedJob:
     @property
     def claimed_at(self) -> float:
         """Return the loop time of the claim's block. Until the block is known, return when the claim was sent."""
-        return self.sla_ends - self.job.sla_secs
+        return self.window_ends_at - self.job.sla_secs
 
     @property
     def claim_expires_at(self) -> float:
@@ -107,7 +107,7 @@ class ClaimedJob:
     def with_window_from(self, claimed_at: float) -> "ClaimedJob":
         """Return the job with a window from `claimed_at`, if this window ends later than the current window."""
         ends = claimed_at + self.job.sla_secs
-        return self if ends <= self.sla_ends else attrs.evolve(self, sla_ends=ends)
+        return self if ends <= self.window_ends_at else attrs.evolve(self, window_ends_at=ends)
 
     def cancel_if_refused(self) -> AbstractContextManager[None]:
         """Return a context for one step. If the claim is refused, the context cancels the step."""

@@ -58,12 +58,12 @@ class DailyModelEarnings:
 class Earnings:
     """Earnings by day and model.
 
-    `reputation_changes` has the change by day, or is None without a node. `reasons` counts failures by reason.
+    `reputation_changes` has the change by day, or is None without a node. `failure_reasons` counts failures by reason.
     """
 
     rows: Mapping[tuple[str, str], DailyModelEarnings]
     reputation_changes: Mapping[str, int] | None
-    reasons: Mapping[tuple[str, str], Counter[str]]
+    failure_reasons: Mapping[tuple[str, str], Counter[str]]
     book: AddressBook
     current_reputation: int
 
@@ -91,7 +91,7 @@ async def read_earnings(config: DaemonConfig, days: int, clock: Clock | None = N
             history = await ChainHistory.read(chain, jobs, first) if chain is not None else None
         except (Unavailable, Refused) as wrong:
             raise Fatal(str(wrong)) from None
-    reasons = await trio.to_thread.run_sync(_count_reasons, config, first)
+    reasons = await trio.to_thread.run_sync(_count_failure_reasons, config, first)
     return Earnings(
         _build_rows(jobs, model_names, terms, history),
         history.reputation_changes if history else None,
@@ -141,7 +141,7 @@ def _compute_amounts(job: Job, completion_tok: int, quote: quotes.Quote, terms: 
     return SettledAmounts(cost, treasury, quote.amount - cost - treasury)
 
 
-def _count_reasons(config: DaemonConfig, since: float) -> dict[tuple[str, str], Counter[str]]:
+def _count_failure_reasons(config: DaemonConfig, since: float) -> dict[tuple[str, str], Counter[str]]:
     found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     statement = "select model, reason, claim_sent from jobs where state in ('failed', 'given_up') and claim_sent >= ?"
     try:

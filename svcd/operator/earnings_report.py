@@ -18,7 +18,7 @@ def earnings_records(earnings: Earnings) -> list[dict[str, object]]:
     """Return records with amounts in base units. A record of a day's reputation change has no model."""
     records: list[dict[str, object]] = []
     for (day, model), row in earnings.rows.items():
-        reasons = dict(sorted(earnings.reasons.get((day, model), Counter()).items()))
+        reasons = dict(sorted(earnings.failure_reasons.get((day, model), Counter()).items()))
         amounts = dict(zip(_COLUMNS[2:], attrs.astuple(row), strict=True))
         records.append({"day": day, "model": model, **amounts, "reputation": None, "reasons": reasons})
     for day, change in sorted((earnings.reputation_changes or {}).items()):
@@ -50,7 +50,7 @@ def earnings_table(earnings: Earnings, columns: int | None = None) -> str:
     text = grid_lines(lines, columns, right=range(2, len(lines[0])), own_line_cells=2)
     gas = _format_amount(earnings.book, total.gas_fees)
     text.append(f"amounts in {earnings.book.token_domain.name}; fees go to the market, including {gas} for gas")
-    for (day, model), reasons in sorted(earnings.reasons.items()):
+    for (day, model), reasons in sorted(earnings.failure_reasons.items()):
         why = ", ".join(f"{count} × {reason}" for reason, count in sorted(reasons.items()))
         text.append(f"{day} {model}: not settled for {why}")
     if earnings.reputation_changes is None:

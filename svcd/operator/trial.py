@@ -135,7 +135,7 @@ async def _open_container(
         raise AssertionError("a trial starts without jobs in its slots")
     window = max(_MIN_WINDOW_S, *model.asks)
     held = ClaimedJob(job, model.name, slot, trio.current_time() + window)
-    deadline = held.sla_ends - min(model.margin_seconds, window / 2)
+    deadline = held.window_ends_at - min(model.margin_seconds, window / 2)
     return build_job_work(held, sealed.input, model.serves, deadline)
 
 

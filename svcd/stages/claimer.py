@@ -98,7 +98,7 @@ class Claimer:
             if not offer.pending:  # a pending offer's claim also waits for the post, which would distort the timing
                 self.timings.record_relay(trio.current_time() - sent)
             await self._record_claimed(held)
-            await self.pipeline.to_open.send(held.sla_ends, held)
+            await self.pipeline.to_open.send(held.window_ends_at, held)
 
     async def _record_claimed(self, held: ClaimedJob) -> None:
         await self.pipeline.journal.record_claimed(held.job.job_id)
@@ -111,7 +111,7 @@ class Claimer:
         if pending_claim is None:
             raise AssertionError("a job that runs ahead must have a permit")
         log.info("job started ahead of claim", job=held.hex_id, model=held.model, at_stake=pending_claim.at_stake)
-        await self.pipeline.to_open.send(held.sla_ends, held)
+        await self.pipeline.to_open.send(held.window_ends_at, held)
         outcome = await self.coordinator.send_op(op, until)
         claimed = await self._is_claimed(held, outcome, until)
         if claimed is False:

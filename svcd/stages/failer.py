@@ -40,7 +40,7 @@ class Failer:
     pipeline: Pipeline
 
     async def step(self, failing: FailingJob) -> None:
-        until = max(failing.held.sla_ends, trio.current_time() + _MIN_RETRY_TIME_S)
+        until = max(failing.held.window_ends_at, trio.current_time() + _MIN_RETRY_TIME_S)
         try:
             attempt = partial(self._attempt, failing, until)
             await retry(attempt, on=_NotConfirmed, max_s=_MAX_RETRY_PAUSE_S, until=lambda: until)
@@ -57,7 +57,7 @@ class Failer:
         log.warning("fail not confirmed", job=held.hex_id, reason=reason, outcome=describe_outcome(outcome))
         if outcome == STALE_OP:
             self.clock.switch_time_source()
-        match (await self.lookup.find_after(outcome, held)).state:
+        match (await self.lookup.look_up_after(outcome, held)).state:
             case "settled":  # an earlier settle was mined, but its response was lost
                 return await self.pipeline.record_settled(held, None)
             case "ended":

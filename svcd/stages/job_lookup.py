@@ -37,7 +37,7 @@ class JobLookup:
     clock: Clock
     provider_id: int
 
-    async def find_after(self, outcome: OpOutcome, held: ClaimedJob) -> LookupResult:
+    async def look_up_after(self, outcome: OpOutcome, held: ClaimedJob) -> LookupResult:
         """Return the job's state after an op that was not confirmed.
 
         If the chain returned `NotClaimed` but the index still shows the job as claimed, wait until the index has caught
@@ -45,13 +45,13 @@ class JobLookup:
         """
         until = trio.current_time() + _INDEX_TIMEOUT_S
         while True:
-            found = await self.find(held)
+            found = await self.look_up(held)
             is_behind = isinstance(outcome, ChainRefused) and outcome.reason == "NotClaimed"
             if found.state in ("open", "settled", "ended") or not is_behind or trio.current_time() >= until:
                 return found
             await trio.sleep(_LOOKUP_INTERVAL_S)
 
-    async def find(self, held: ClaimedJob) -> LookupResult:
+    async def look_up(self, held: ClaimedJob) -> LookupResult:
         """Return the job's current state in the coordinator's index.
 
         `open` after a claim means that a reorg removed the claim. `unknown` means that the coordinator is unreachable

@@ -67,11 +67,11 @@ class PayloadOpener:
         if held.job.designated not in (0, self.provider_id):
             raise WorkFailed("not_our_bid", f"the job is designated to provider {held.job.designated}")
         margin = self.timings.margin(model.margin_seconds)
-        deadline = held.sla_ends - margin
+        deadline = held.window_ends_at - margin
 
         # A job with answers from before a restart needs only a settle. The margin has time for two relays, and a settle
         # needs one relay.
-        open_by = held.sla_ends - margin / 2 if await self._has_stored_answers(held) else deadline
+        open_by = held.window_ends_at - margin / 2 if await self._has_stored_answers(held) else deadline
         if trio.current_time() >= open_by:
             raise WorkFailed("claim_expired" if held.recovered else "deadline_wait", "no time is left to run the job")
         with self.drain.cancellable():
@@ -79,7 +79,7 @@ class PayloadOpener:
             if self.chain is not None and (held.pending_claim is None or held.pending_claim.confirmed):
                 await self._wait_for_claim(self.chain, held, open_by)
             work = await self._open_work(held, model, deadline, open_by)
-        await self.pipeline.to_run[held.model].send(held.sla_ends, work)
+        await self.pipeline.to_run[held.model].send(held.window_ends_at, work)
 
     async def _has_stored_answers(self, held: ClaimedJob) -> bool:
         return held.recovered and bool(await self.pipeline.journal.read_items(held.job.job_id))

@@ -96,7 +96,7 @@ class Pipeline:
         log.warning("job given up", job=held.hex_id, model=held.model, reason=failure.reason, detail=failure.detail)
         if failure.sends_fail:
             await self.journal.record_failing(held.job.job_id, failure.reason)
-            await self.to_fail.send(held.sla_ends, FailingJob(held, failure.reason))
+            await self.to_fail.send(held.window_ends_at, FailingJob(held, failure.reason))
         else:
             await self.record_given_up(held, failure.reason)
 

@@ -162,7 +162,7 @@ class Reconciler:
             raise
 
     async def _send_to_stage(self, held: ClaimedJob, entry: JobEntry, verdict: Verdict) -> None:
-        on_chain, window_ends = held.job, held.sla_ends
+        on_chain, window_ends = held.job, held.window_ends_at
         match verdict:
             case "settled":
                 await self.pipeline.record_settled(held, None)

@@ -48,7 +48,7 @@ class Runner:
             raise WorkFailed("deadline_wait", "no time is left to run the job")
         output = await self._run_work(opened)
         await self.pipeline.to_seal.send(
-            opened.held.sla_ends, FinishedJob(opened.held, output, opened.result_key, started)
+            opened.held.window_ends_at, FinishedJob(opened.held, output, opened.result_key, started)
         )
 
     async def _run_work(self, opened: OpenedJob) -> WorkOutput:

@@ -47,7 +47,7 @@ class SealStage:
         inline = result if len(result) <= MAX_ROW_BYTES else None
         sealed = SealedJob(held, completion_tok, len(result), result=inline, started=finished.started)
         channel = self.pipeline.to_upload if needs_upload(sealed.result_length) else self.pipeline.to_settle
-        await channel.send(held.sla_ends, sealed)
+        await channel.send(held.window_ends_at, sealed)
 
 
 def is_quick_to_seal(value: object) -> bool:

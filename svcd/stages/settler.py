@@ -72,7 +72,7 @@ class Settler:
     pipeline: Pipeline
 
     async def step(self, sealed: SealedJob) -> None:
-        state = _SettleState(sealed, await self._sign(sealed), trio.current_time(), sealed.held.sla_ends)
+        state = _SettleState(sealed, await self._sign(sealed), trio.current_time(), sealed.held.window_ends_at)
         try:
             await retry(
                 partial(self._attempt, state), on=_NotSettled, max_s=_MAX_RETRY_PAUSE_S, until=lambda: state.ends_at
@@ -87,7 +87,7 @@ class Settler:
         if state.outcome is not None:
             await self._prepare_retry(state, state.outcome)
         held, started = state.sealed.held, trio.current_time()
-        outcome = state.outcome = await self.coordinator.send_op(state.op, held.sla_ends, resend=False)
+        outcome = state.outcome = await self.coordinator.send_op(state.op, held.window_ends_at, resend=False)
         match outcome:
             case OpMined(succeeded=True):
                 if held.pending_claim is None:  # otherwise the time includes the wait for the claim
@@ -96,19 +96,19 @@ class Settler:
             case CoordinatorRefusal(code="unknown_result") if state.sealed.result_cid is not None:
                 # The upload expired, because no settle used it within a few minutes.
                 expired = attrs.evolve(state.sealed, result_cid=None)
-                return await self.pipeline.to_upload.send(held.sla_ends, expired)
+                return await self.pipeline.to_upload.send(held.window_ends_at, expired)
         log.warning("settle not confirmed", job=held.hex_id, outcome=describe_outcome(outcome))
 
         # If the outcome may be final, wait until the index has caught up before the job ends.
         found = await (
-            self.lookup.find(held) if _may_still_settle(held, outcome) else self.lookup.find_after(outcome, held)
+            self.lookup.look_up(held) if _may_still_settle(held, outcome) else self.lookup.look_up_after(outcome, held)
         )
         held = found.held
         if found.state == "settled":
             return await self.pipeline.record_settled(held, state.sealed.started)
         state.sealed = attrs.evolve(state.sealed, held=held)
         state.is_open = found.state == "open" and held.was_claimed
-        state.ends_at = self.clock.to_loop_time(held.job.expires_at) if state.is_open else held.sla_ends
+        state.ends_at = self.clock.to_loop_time(held.job.expires_at) if state.is_open else held.window_ends_at
         failure = _settle_failure(outcome)
         if (
             failure is not None

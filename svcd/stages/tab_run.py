@@ -172,7 +172,7 @@ class TabRun:
 
     def _is_flushed(self, end: ChannelEnd) -> bool:
         return self._sending is None and (
-            end.newest is None or self._outgoing.next_group_at(trio.current_time()) is None
+            end.newest_channel is None or self._outgoing.next_group_at(trio.current_time()) is None
         )
 
     def _build_output(self, reason: str) -> WorkOutput:
@@ -351,7 +351,7 @@ class TabRun:
 
     async def _send(self, tab: OpenTab, end: ChannelEnd) -> None:
         while True:
-            routed = end.current if self._closing_reason is None else end.newest
+            routed = end.current_channel if self._closing_reason is None else end.newest_channel
             now = trio.current_time()
             due = None if routed is None else self._outgoing.next_group_at(now)
             if routed is None or due is None:

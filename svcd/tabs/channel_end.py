@@ -67,15 +67,15 @@ class ChannelEnd:
     box: SecretKey
     channel_key: PublicKey
     build_welcome: Callable[[], bytes]
-    current: RoutedChannel | None = None
+    current_channel: RoutedChannel | None = None
     _candidate: RoutedChannel | None = None
     _hellos: dict[Route, _HelloBucket] = attrs.field(factory=dict)
     _lost_sent_at: float = float("-inf")
 
     @property
-    def newest(self) -> RoutedChannel | None:
+    def newest_channel(self) -> RoutedChannel | None:
         """Return the current channel, or otherwise the candidate on which no message has arrived yet."""
-        return self.current or self._candidate
+        return self.current_channel or self._candidate
 
     def receive(self, route: Route, raw: bytes, now: float) -> FrameOutcome:
         try:
@@ -97,7 +97,7 @@ class ChannelEnd:
         return FrameOutcome(welcome)
 
     def _receive_data(self, route: Route, frame: Frame, now: float) -> FrameOutcome:
-        for routed in (self._candidate, self.current):
+        for routed in (self._candidate, self.current_channel):
             if routed is not None and (routed.route, routed.channel.id) == (route, frame.channel_id):
                 return self._open_frame(routed, frame, now)
         return self._report_lost(frame, now)
@@ -109,11 +109,11 @@ class ChannelEnd:
             if routed is self._candidate:
                 self._candidate = None
             else:
-                self.current = None
+                self.current_channel = None
             return self._report_lost(frame, now)
         is_new = routed is self._candidate
         if is_new:
-            self.current, self._candidate = routed, None
+            self.current_channel, self._candidate = routed, None
         return FrameOutcome(message=message, is_first=is_new)
 
     def _report_lost(self, frame: Frame, now: float) -> FrameOutcome:

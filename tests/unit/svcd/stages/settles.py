@@ -134,10 +134,10 @@ class Timings:
 class Lookups:
     world: World
 
-    async def find(self, held: ClaimedJob) -> LookupResult:
+    async def look_up(self, held: ClaimedJob) -> LookupResult:
         return self._found(held, "of", held)
 
-    async def find_after(self, outcome: OpOutcome, held: ClaimedJob) -> LookupResult:
+    async def look_up_after(self, outcome: OpOutcome, held: ClaimedJob) -> LookupResult:
         return self._found(held, "after", outcome, held)
 
     def _found(self, held: ClaimedJob, *asked: Any) -> LookupResult:
@@ -201,12 +201,16 @@ class Ends:
         self.world.ends.append(("left", held, reason))
 
 
-def held(*, sla_secs: float = SLA, sla_ends: float = SLA, ahead: bool = False) -> ClaimedJob:
+def held(*, sla_secs: float = SLA, window_ends_at: float = SLA, ahead: bool = False) -> ClaimedJob:
     market = Market(lambda: START)
     job = attrs.evolve(Job.read(market.jobs[market.post()]), sla_secs=int(sla_secs))
     slot: Any = None
     return ClaimedJob(
-        job, "m", slot, trio.current_time() + sla_ends, pending_claim=PendingClaim(1, lambda: None) if ahead else None
+        job,
+        "m",
+        slot,
+        trio.current_time() + window_ends_at,
+        pending_claim=PendingClaim(1, lambda: None) if ahead else None,
     )
 
 

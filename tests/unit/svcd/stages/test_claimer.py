@@ -375,16 +375,16 @@ async def test_job_stands_as_the_index_says_where_it_is_ours(
     row: tuple[JobState, int] | str | None, standing: str, autojump_clock: MockClock
 ) -> None:
     world = World(rows=[row])
-    assert (await world.lookup().find(world.held())).state == standing
+    assert (await world.lookup().look_up(world.held())).state == standing
 
 
 async def test_expired_job_run_ahead_ends_only_if_claimed_before(autojump_clock: MockClock) -> None:
     """Otherwise the claim is pending, and its answer decides."""
     world, (ahead, _) = World(rows=[(CANCELLED, 0)]), permit()
     job = attrs.evolve(world.held(), pending_claim=ahead)
-    assert (await world.lookup().find(job)).state == "unknown"
+    assert (await world.lookup().look_up(job)).state == "unknown"
     ahead.confirm()
-    assert (await world.lookup().find(job)).state == "ended"
+    assert (await world.lookup().look_up(job)).state == "ended"
 
 
 @pytest.mark.parametrize(("state", "begins"), [(OPEN, 100), (CLAIMED, 70)])
@@ -396,7 +396,7 @@ async def test_job_found_has_the_window_of_its_newest_claim(
     world = World(rows=[(state, US)], claimed_at=70)
     job = world.held()
     await trio.sleep(100)
-    assert (await world.lookup().find(job)).held.sla_ends == world.began + begins + SLA
+    assert (await world.lookup().look_up(job)).held.window_ends_at == world.began + begins + SLA
 
 
 @pytest.mark.parametrize("row", [(CLAIMED, US), (SETTLED, ANOTHER), None, "away"])
@@ -406,7 +406,7 @@ async def test_job_keeps_its_window_without_a_later_claim(
     world = World(rows=[row])
     job = world.held()
     await trio.sleep(100)
-    assert (await world.lookup().find(job)).held is job
+    assert (await world.lookup().look_up(job)).held is job
 
 
 @pytest.mark.parametrize("confirmed", [True, False])
@@ -416,31 +416,31 @@ async def test_job_run_ahead_gets_no_window_before_its_claim(autojump_clock: Moc
     if confirmed:
         ahead.confirm()
     await trio.sleep(100)
-    assert (await world.lookup().find(job)).held.sla_ends == world.began + SLA + (100 if confirmed else 0)
+    assert (await world.lookup().look_up(job)).held.window_ends_at == world.began + SLA + (100 if confirmed else 0)
 
 
 @pytest.mark.parametrize("row", [(SETTLED, US), (CANCELLED, US)])
 async def test_lagging_index_is_waited_for(row: tuple[JobState, int], autojump_clock: MockClock) -> None:
     world = World(rows=[(CLAIMED, US), None, row])
-    found = await world.lookup().find_after(ChainRefused("NotClaimed"), world.held())
+    found = await world.lookup().look_up_after(ChainRefused("NotClaimed"), world.held())
     assert found.state == ("settled" if row[0] == SETTLED else "ended")
     assert world.looked == [0.0, 2.0, 4.0]
 
 
 async def test_open_index_confirms_a_missing_claim(autojump_clock: MockClock) -> None:
     world = World(rows=[None, (JobState.OPEN, 0)])
-    assert (await world.lookup().find_after(ChainRefused("NotClaimed"), world.held())).state == "open"
+    assert (await world.lookup().look_up_after(ChainRefused("NotClaimed"), world.held())).state == "open"
     assert world.looked == [0.0, 2.0]
 
 
 async def test_lagging_index_is_waited_for_at_most_a_minute(autojump_clock: MockClock) -> None:
     world = World(rows=[(CLAIMED, US)])
-    assert (await world.lookup().find_after(ChainRefused("NotClaimed"), world.held())).state == "held"
+    assert (await world.lookup().look_up_after(ChainRefused("NotClaimed"), world.held())).state == "held"
     assert world.looked == [2.0 * n for n in range(31)]
 
 
 @pytest.mark.parametrize("outcome", [ChainRefused("SlaExpired"), AWAY, REVERTED])
 async def test_index_is_believed_at_once_after_any_other_answer(outcome: OpOutcome, autojump_clock: MockClock) -> None:
     world = World(rows=[(CLAIMED, US)])
-    assert (await world.lookup().find_after(outcome, world.held())).state == "held"
+    assert (await world.lookup().look_up_after(outcome, world.held())).state == "held"
     assert world.looked == [0.0]

@@ -59,14 +59,14 @@ class World:
     items: dict[int, bytes] = attrs.field(factory=dict)  # in the journal
     began: float = attrs.field(factory=trio.current_time)  # all times here count from this one
 
-    def held(self, *, sla_ends: float = SLA, text: str = "hello", **changed: Any) -> ClaimedJob:
+    def held(self, *, window_ends_at: float = SLA, text: str = "hello", **changed: Any) -> ClaimedJob:
         """Return a job that was claimed at 0."""
         to = self.market.escrow.public if self.is_bid else self.market.box.public
         self.container = self.market.container(self.market.envelope({"input": text}).encode(), to)
         terms = {"designated": "0" if self.is_bid else str(US), "sla_secs": str(int(SLA)), "units_in": "99999"}
         job = Job.read(self.market.jobs[self.market.post(self.container, **terms)])
         slot: Any = None
-        return ClaimedJob(job, "demo/text", slot, self.began + sla_ends, **changed)
+        return ClaimedJob(job, "demo/text", slot, self.began + window_ends_at, **changed)
 
     def opener(self, folder: Path, *, box: SecretKey | None = None, chain: bool = False) -> PayloadOpener:
         models = {"demo/text": model_for("demo/text", {"text"}, margin_seconds=MARGIN)}
@@ -224,21 +224,21 @@ async def test_payload_becomes_work_that_names_its_order(
 
 async def test_opening_continues_until_the_run_must_start(tmp_path: Path, autojump_clock: MockClock) -> None:
     world = World()
-    await world.opener(tmp_path).step(world.held(sla_ends=MARGIN + 1))
+    await world.opener(tmp_path).step(world.held(window_ends_at=MARGIN + 1))
     assert world.fetched_until == [1.0]
     late = World()
-    failure = await failure_of(late, late.opener(tmp_path), late.held(sla_ends=MARGIN))
-    again = await failure_of(late, late.opener(tmp_path), late.held(sla_ends=MARGIN, recovered=True))
+    failure = await failure_of(late, late.opener(tmp_path), late.held(window_ends_at=MARGIN))
+    again = await failure_of(late, late.opener(tmp_path), late.held(window_ends_at=MARGIN, recovered=True))
     assert (failure.reason, again.reason, late.fetched_until) == ("deadline_wait", "claim_expired", [])
 
 
 async def test_stored_answers_are_opened_in_half_of_the_margin(tmp_path: Path, autojump_clock: MockClock) -> None:
     world = World(items={0: b"answer"})
-    await world.opener(tmp_path).step(world.held(sla_ends=MARGIN, recovered=True))
+    await world.opener(tmp_path).step(world.held(window_ends_at=MARGIN, recovered=True))
     [(_, opened)] = world.ran
     assert (world.fetched_until, opened.work.deadline) == ([MARGIN / 2], world.began)
     late = World(items={0: b"answer"})
-    failure = await failure_of(late, late.opener(tmp_path), late.held(sla_ends=MARGIN / 2, recovered=True))
+    failure = await failure_of(late, late.opener(tmp_path), late.held(window_ends_at=MARGIN / 2, recovered=True))
     assert (failure.reason, late.fetched_until) == ("claim_expired", [])
 
 
