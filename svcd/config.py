@@ -23,9 +23,9 @@ from common.settings.kinds import Kind, choice, integer, list_of, number, path, 
 from common.settings.reader import setting
 from common.settings.toml import read_settings_file, table, tables
 from svcd.backends.discount import AskRates
-from svcd.backends.load_settings import ProbeSettings, SlotsSettings, probe
-from svcd.backends.settings import BackendSettings, HttpSettings, OpenAISettings, backend, with_api_key
-from svcd.base.keys import SecretPlace, read_key, read_wallet, secret_place
+from svcd.backends.load_settings import ProbeSettings, SlotsSettings, probe_kind
+from svcd.backends.settings import BackendSettings, HttpSettings, OpenAISettings, backend_kind, with_api_key
+from svcd.base.keys import SecretLocation, read_key, read_wallet, secret_location
 from svcd.base.kinds import base_units, host_and_port, http_url, https_url, unordered_list
 
 _MODALITY_KIND: Final[Kind[Modality]] = choice("text", "embeddings", "image", "video")
@@ -49,16 +49,20 @@ class GatewayTable:
 
 @attrs.frozen(slots=True, kw_only=True)
 class KeysTable:
-    wallet: SecretPlace = setting(secret_place, "location of the wallet's key", SecretPlace("wallet.key"), secret=True)
-    wallet_password: SecretPlace | None = setting(secret_place, "location of a keystore's password", None, secret=True)
-    box: SecretPlace | None = setting(secret_place, "location of the box key", None, secret=True)
+    wallet: SecretLocation = setting(
+        secret_location, "location of the wallet's key", SecretLocation("wallet.key"), secret=True
+    )
+    wallet_password: SecretLocation | None = setting(
+        secret_location, "location of a keystore's password", None, secret=True
+    )
+    box: SecretLocation | None = setting(secret_location, "location of the box key", None, secret=True)
     evidence_file: Path | None = setting(path, "evidence that `svcd identity` publishes", None)
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class MetricsTable:
     host: str = setting(text, "address of /metrics, /healthz and the page", "127.0.0.1")
-    port: int = setting(integer(0, 65_535), "port of /metrics and /healthz; 0: none", 9403)
+    port: int = setting(integer(0, 65_535), "port of /metrics and /healthz; 0 disables both", 9403)
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -87,15 +91,18 @@ class AskTable:
 
     def __attrs_post_init__(self) -> None:
         if not self.rate_in and not self.rate_out:
-            raise Refused("and rate_out are both 0, which withdraws an ask: remove the ask instead", "rate_in")
+            raise Refused(
+                "and rate_out are both 0, which would withdraw the ask: remove this ask, or set a rate above 0",
+                "rate_in",
+            )
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class AheadTable:
     """Limits for running a model's jobs before their claim is in a block."""
 
-    max_amount: int = setting(base_units, "highest amount of one job")
-    max_in_flight: int = setting(base_units, "highest amount of all such jobs at a time")
+    max_amount: int = setting(base_units, "highest amount of one job that runs ahead")
+    max_in_flight: int = setting(base_units, "highest amount of all jobs that run ahead at a time")
     settled_jobs: int = 5  # number of the owner's settled jobs that this daemon's journal must have
 
 
@@ -111,9 +118,11 @@ class ModelConfig:
     margin_seconds: float = setting(number(0, 86_400), "time to leave for sealing, uploading and settling", 30.0)
     discount_percent: int = setting(integer(0, 100), "largest discount of an idle machine", 0)
     ask: tuple[AskTable, ...] = setting(tables(AskTable, at_least=1), "prices")
-    ahead: AheadTable | None = setting(table(AheadTable), "running ahead of the chain (default: off)", None)
-    backend: BackendSettings = setting(backend, "the model's server or program")
-    load: ProbeSettings = setting(probe, "the backend's load", SlotsSettings())
+    ahead: AheadTable | None = setting(
+        table(AheadTable), "run jobs before their claim is in a block (default: off)", None
+    )
+    backend: BackendSettings = setting(backend_kind, "the model's server or program")
+    load: ProbeSettings = setting(probe_kind, "the backend's load", SlotsSettings())
     poll_seconds: float = 1.0
 
     @property
@@ -145,13 +154,13 @@ class ConfigFile:
             windows = [ask.sla_seconds for ask in model.ask]
             for k, window in enumerate(windows):
                 if window in windows[:k]:
-                    place = ("model", n, "ask", k, "sla_seconds")
+                    key_path = ("model", n, "ask", k, "sla_seconds")
                     raise SettingError.at(
-                        place, f"must differ from the windows of the model's other asks: {window} is used twice"
+                        key_path, f"must differ from the windows of the model's other asks: {window} is used twice"
                     )
         if sum(len(model.ask) for model in self.model) > MAX_SNAPSHOT_QUOTES:
             raise Refused(
-                f"must have at most {MAX_SNAPSHOT_QUOTES} asks in all, because a snapshot holds no more", "model"
+                f"must have at most {MAX_SNAPSHOT_QUOTES} asks in all, because a snapshot can list no more", "model"
             )
 
 
@@ -163,9 +172,9 @@ class DaemonConfig:
     max_container_bytes: int
     coordinator_url: str
     addresses: AddressBook | None
-    rpc_url: str | None = attrs.field(default=None, repr=False)  # may carry a key
+    rpc_url: str | None = attrs.field(default=None, repr=False)  # the URL may contain a key
     gateways: tuple[str, ...]
-    gateway_attempts: int = 8  # rounds over all gateways; a round without any answer does not count
+    gateway_attempts: int = 8  # rounds over all gateways; rounds in which no gateway answers are not counted
     gateway_pause_seconds: float = 1.5
     wallet: Wallet
     box: SecretKey | None
@@ -174,7 +183,7 @@ class DaemonConfig:
     metrics_port: int
     tabs: TabsTable | None = None
     models: tuple[ModelConfig, ...]
-    private: tuple[Path, ...] = ()  # paths that programs of exec backends must not access
+    private_paths: tuple[Path, ...] = ()  # paths that programs of exec backends must not access
 
     @property
     def slots(self) -> dict[str, int]:
@@ -184,10 +193,10 @@ class DaemonConfig:
 def read_config(path: Path, environ: Mapping[str, str] = os.environ) -> DaemonConfig:
     """Read the configuration and its secret keys. Raise `Fatal` with the file and the setting that is wrong."""
     file = read_settings(path)
-    beside = path.absolute().parent / "credentials"
-    if not environ.get("CREDENTIALS_DIRECTORY") and beside.is_dir():
+    credentials = path.absolute().parent / "credentials"
+    if not environ.get("CREDENTIALS_DIRECTORY") and credentials.is_dir():
         # Outside the systemd unit, an operator's commands read the files that systemd gives the unit.
-        environ = {**environ, "CREDENTIALS_DIRECTORY": str(beside)}
+        environ = {**environ, "CREDENTIALS_DIRECTORY": str(credentials)}
     try:
         return _read_keys(file, environ)
     except SettingError as error:
@@ -232,7 +241,7 @@ def _read_keys(file: ConfigFile, environ: Mapping[str, str]) -> DaemonConfig:
         metrics_port=file.metrics.port,
         tabs=file.tabs,
         models=tuple(models),
-        private=_private_paths(file, environ),
+        private_paths=_private_paths(file, environ),
     )
 
 
@@ -247,26 +256,26 @@ def _locate_errors(*path: str | int) -> Iterator[None]:
 def _read_address_book(path: Path | None) -> AddressBook | None:
     if path is None:
         return None
-    place: KeyPath = ("coordinator", "addresses_file")
+    key_path: KeyPath = ("coordinator", "addresses_file")
     try:
         return AddressBook.parse(path.read_bytes())
     except OSError as error:
-        raise SettingError.at(place, f"names {path}, which cannot be read ({error.strerror})") from None
+        raise SettingError.at(key_path, f"names {path}, which cannot be read ({error.strerror})") from None
     except Refused as error:
-        raise SettingError.at(place, f"names {path}: {error.message}") from None
+        raise SettingError.at(key_path, f"names {path}: {error.message}") from None
 
 
 def _private_paths(file: ConfigFile, environ: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the state directory, systemd's credentials, and every key file."""
-    places = [file.keys.wallet, file.keys.wallet_password, file.keys.box]
+    locations = [file.keys.wallet, file.keys.wallet_password, file.keys.box]
     for model in file.model:
         if isinstance(model.backend, OpenAISettings | HttpSettings):
-            places.append(model.backend.api_key)
+            locations.append(model.backend.api_key)
     credentials = environ.get("CREDENTIALS_DIRECTORY")
-    files = [place.file for place in places if place is not None]
+    files = [location.file for location in locations if location is not None]
     return (
         file.state_directory,
         *([Path(credentials)] if credentials else []),
-        *(each for each in files if each is not None),
+        *(path for path in files if path is not None),
         *([] if file.tabs is None else [file.tabs.private_key]),
     )

@@ -11,12 +11,12 @@ from svcd.base import metrics
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import ModelWork, WorkOutput
 
-_JITTER_SHARE: Final = 0.25  # of the backoff: spreads the retries of jobs that failed together
+_JITTER_SHARE: Final = 0.25  # share of the backoff; spreads the retries of jobs that failed together
 
 
 @attrs.frozen(slots=True)
 class TryAgain(Exception):
-    """Failed attempt that may succeed if retried. `retry_after_s` is the server's Retry-After."""
+    """Failed attempt that a retry may fix. `retry_after_s` is the wait that the server requested with Retry-After."""
 
     detail: str
     retry_after_s: float | None = None
@@ -27,9 +27,9 @@ class TryAgain(Exception):
 
 @attrs.define(slots=True)
 class BackendActivity:
-    """Record of whether the backend reacted to a job. A backend that never reacts until the deadline is at fault."""
+    """Record of whether the backend reacted to a job. A backend that does not react before the deadline is at fault."""
 
-    was_seen: bool = False
+    has_reacted: bool = False
 
 
 @attrs.frozen(slots=True)
@@ -68,12 +68,14 @@ class AttemptPolicy:
                         "backend_exhausted", f"all {self.max_attempts} attempts failed, the last with: {last}", True
                     ) from None
                 raise WorkFailed(
-                    "deadline_wait", f"{last}; the next retry would start after the deadline", True
+                    "deadline_wait",
+                    f"the next retry would start after the deadline; the last attempt failed with: {last}",
+                    True,
                 ) from None
         number = retry.statistics["attempt_number"]
         # If the first attempt was still running and the backend had reacted, the job only took too long. In every other
         # case the backend is at fault.
-        fault = number > 1 or not activity.was_seen
+        fault = number > 1 or not activity.has_reacted
         raise WorkFailed("deadline_wait", f"attempt {number} was still running at the deadline", fault)
 
     def _pause_before_retry(self, state: tenacity.RetryCallState) -> float:

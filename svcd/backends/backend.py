@@ -19,11 +19,11 @@ class Backend(Protocol):
     - `deadline_wait`: the next wait or attempt would end past `work.deadline`
     - `media_input_refused`: the request does not fit the backend or the order
 
-    A cancelled `run` stops its work on the backend. A streaming backend calls `deltas`, and does not retry after the
-    first call.
+    A cancelled `run` stops its work on the backend. A streaming backend passes each chunk to `on_delta`.
+    After the first chunk, the backend does not retry.
     """
 
-    async def run(self, work: ModelWork, deltas: OnDelta | None = None) -> WorkOutput: ...
+    async def run(self, work: ModelWork, on_delta: OnDelta | None = None) -> WorkOutput: ...
 
     async def is_up(self) -> bool:
         """Return True if the backend accepts jobs. The breaker uses this cheap probe before it closes the circuit."""

@@ -1,4 +1,4 @@
-"""Circuit breaker that stops the claims of jobs for a backend while the backend fails its jobs.
+"""Circuit breaker that stops svcd from claiming jobs for a failing backend.
 
 closed      jobs are claimed; the third fault in a row opens the breaker
 open        no job is claimed; the backend is probed after a backoff, which doubles with each probe
@@ -25,9 +25,9 @@ _PROBE_TIMEOUT_S: Final = 15.0
 
 @attrs.define(slots=True)
 class Breaker:
-    """State of the circuit, without clock or I/O. An open circuit still receives the outcomes of earlier jobs."""
+    """State of one backend's circuit, without clock or I/O. An open circuit still records outcomes of earlier jobs."""
 
-    _faults: int = 0
+    _faults_in_a_row: int = 0
     _is_open: bool = False
     _backoff: float = _FIRST_BACKOFF_S
     _opened: trio.Event = attrs.field(factory=trio.Event, repr=False)
@@ -44,28 +44,28 @@ class Breaker:
         return self._backoff
 
     def record_success(self) -> None:
-        self._faults = 0
+        self._faults_in_a_row = 0
         if not self._is_open:
             self._backoff = _FIRST_BACKOFF_S
 
     def record_failure(self, backend_fault: bool) -> None:
         if not backend_fault:
             return
-        self._faults += 1
-        if self._faults >= FAULTS_TO_OPEN and not self._is_open:
+        self._faults_in_a_row += 1
+        if self._faults_in_a_row >= FAULTS_TO_OPEN and not self._is_open:
             self._is_open = True
             self._closed = trio.Event()
             self._opened.set()
 
-    def record_probe(self, up: bool) -> None:
+    def record_probe(self, is_up: bool) -> None:
         """Record a probe's result while the circuit is open.
 
         The backoff also grows after successful probes, because a server may pass its health check and fail every job.
         """
         self._backoff = min(self._backoff * 2, _MAX_BACKOFF_S)
-        if up:
+        if is_up:
             self._is_open = False
-            self._faults = FAULTS_TO_OPEN - 1
+            self._faults_in_a_row = FAULTS_TO_OPEN - 1
             self._opened = trio.Event()
             self._closed.set()
 
@@ -84,8 +84,8 @@ async def probe_while_open(breaker: Breaker, backend: Backend, model: str) -> No
         log.warning("circuit opened: no claims", model=model, looks_again_in=breaker.backoff)
         while breaker.is_open:
             await trio.sleep(breaker.backoff)
-            up = False
+            is_up = False
             with trio.move_on_after(_PROBE_TIMEOUT_S):
-                up = await backend.is_up()
-            breaker.record_probe(up)
+                is_up = await backend.is_up()
+            breaker.record_probe(is_up)
         log.info("circuit closed: the backend is up", model=model)

@@ -31,10 +31,11 @@ _LANDLOCK_MISSING: Final = (
 
 
 @asynccontextmanager
-async def open_backend(settings: BackendSettings, private: Sequence[Path] = ()) -> AsyncIterator[Backend]:
+async def open_backend(settings: BackendSettings, private_paths: Sequence[Path] = ()) -> AsyncIterator[Backend]:
     """Yield the backend, without connecting to a server.
 
-    Block the access of an exec backend's programs to the `private` paths. Raise `Fatal` if Landlock is missing.
+    Programs of an exec backend cannot access `private_paths`. Raise `Fatal` if that needs Landlock and Landlock is
+    missing.
     """
     match settings:
         case OpenAISettings():
@@ -46,7 +47,7 @@ async def open_backend(settings: BackendSettings, private: Sequence[Path] = ()) 
         case ExecSettings():
             if settings.confine and confined.landlock_version() == 0:
                 raise Fatal(_LANDLOCK_MISSING)
-            yield ExecBackend(settings, private)
+            yield ExecBackend(settings, private_paths)
         case EchoSettings():
             yield EchoBackend(settings)
 

@@ -1,7 +1,7 @@
-"""Start a program without access to N paths: `python -I -S confined.py N PATH… COMMAND…`.
+"""Start a program that cannot access N paths: `python -I -S confined.py N PATH… COMMAND…`.
 
-The program runs as svcd's user, who can read systemd's credentials, the journal and the key files. Landlock permanently
-blocks the paths for the program and its descendants. Landlock also blocks ptrace and /proc/PID/mem of all other
+The program runs as svcd's user, which can read systemd's credentials, the journal and the key files. Landlock blocks
+the paths permanently for the program and its descendants. Landlock also blocks ptrace and /proc/PID/mem of all other
 processes and, from Linux 6.12, signals to them. It does not block /proc/PID/environ, which svcd closes with
 `hide_memory` in `common/daemon/secrets.py`.
 
@@ -34,18 +34,18 @@ class ConfinementFailed(Exception):
 
 def landlock_version() -> int:
     """Return the kernel's Landlock version, or 0 if Landlock is missing."""
-    known: int = _load_libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))
-    return max(0, known)
+    version: int = _load_libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))
+    return max(0, version)
 
 
 def confine(blocked: Sequence[str]) -> None:
     """Block the paths for this thread and every process that it starts."""
-    libc, known = _load_libc(), landlock_version()
-    if known == 0:
+    libc, version = _load_libc(), landlock_version()
+    if version == 0:
         raise ConfinementFailed("this kernel has no Landlock (Linux 5.13 and lsm=landlock)")
-    handled = (1 << _FILE_RIGHT_COUNT_BY_VERSION.get(known, 16)) - 1
-    attributes = (ctypes.c_uint64 * 3)(handled, 0, _SIGNAL_SCOPE if known >= 6 else 0)
-    size = 24 if known >= 6 else 8
+    handled = (1 << _FILE_RIGHT_COUNT_BY_VERSION.get(version, 16)) - 1
+    attributes = (ctypes.c_uint64 * 3)(handled, 0, _SIGNAL_SCOPE if version >= 6 else 0)
+    size = 24 if version >= 6 else 8
     ruleset = libc.syscall(_CREATE_RULESET, ctypes.byref(attributes), ctypes.c_size_t(size), ctypes.c_uint32(0))
     if ruleset < 0:
         raise ConfinementFailed(f"Landlock rejects the ruleset: {os.strerror(ctypes.get_errno())}")
@@ -58,10 +58,10 @@ def confine(blocked: Sequence[str]) -> None:
 
 
 def granted_paths(blocked: Sequence[str]) -> Iterator[str]:
-    """Yield the fewest paths that cover everything except the blocked paths."""
+    """Yield the paths to grant: the fewest that cover everything except the blocked paths."""
     # Block both a symbolic link and its target.
-    with_targets = {os.path.abspath(path) for path in blocked} | {os.path.realpath(path) for path in blocked}
-    yield from _unblocked_paths("/", with_targets)
+    links_and_targets = {os.path.abspath(path) for path in blocked} | {os.path.realpath(path) for path in blocked}
+    yield from _unblocked_paths("/", links_and_targets)
 
 
 def _unblocked_paths(directory: str, blocked: set[str]) -> Iterator[str]:
@@ -82,18 +82,18 @@ def _unblocked_paths(directory: str, blocked: set[str]) -> Iterator[str]:
 
 def _grant(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
     try:
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return  # the path was removed, or this user cannot reach it
     try:
         if not os.path.isdir(path):
             rights &= _FILE_RIGHTS
         # The kernel expects a struct without padding.
-        rule = rights.to_bytes(8, sys.byteorder) + place.to_bytes(4, sys.byteorder)
+        rule = rights.to_bytes(8, sys.byteorder) + descriptor.to_bytes(4, sys.byteorder)
         if libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH_RULE, ctypes.c_char_p(rule), ctypes.c_uint32(0)):
             raise ConfinementFailed(f"Landlock rejects the rule for {path}: {os.strerror(ctypes.get_errno())}")
     finally:
-        os.close(place)
+        os.close(descriptor)
 
 
 def _load_libc() -> ctypes.CDLL:

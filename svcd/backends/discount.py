@@ -1,4 +1,4 @@
-"""Compute a discount below the published ask, so that an idle machine accepts lower bids than a busy one.
+"""Compute a discount on the published ask, so that an idle machine accepts lower bids than a busy one.
 
 The discount grows slowly while the load is low, and ends at once when the machine is busy. The published ask stays the
 same. The discount only decides which bids below the ask are accepted.
@@ -21,29 +21,29 @@ class AskRates:
 class Discount:
     """Discount that grows from 0 to `max_percent` within `ramp_seconds` without load.
 
-    The load limits the discount: the limit falls linearly to 0 at a load of `busy_at`. `max_percent` 0 disables it.
+    The load limits the discount: the limit falls linearly to 0 at a load of `busy_load`. `max_percent` 0 disables it.
     """
 
     model: str
     max_percent: int = attrs.field(validator=attrs.validators.and_(attrs.validators.ge(0), attrs.validators.le(100)))
     ramp_seconds: float = attrs.field(default=600.0, validator=attrs.validators.gt(0))
-    busy_at: float = attrs.field(default=0.8, validator=attrs.validators.gt(0))
+    busy_load: float = attrs.field(default=0.8, validator=attrs.validators.gt(0))
     _percent: float = 0.0
-    _since: float | None = None
+    _observed_at: float | None = None
 
     def __attrs_post_init__(self) -> None:
         self._update_metric()
 
     @property
     def percent(self) -> int:
-        """Return the discount in whole percents, as applied and as shown in the metric."""
+        """Return the discount in whole percent, which is also the metric's value."""
         return int(self._percent)
 
     def observe(self, load: float, now: float) -> None:
         """Update the discount with a load from 0 to 1. `now` is a monotonic time."""
-        elapsed = 0.0 if self._since is None else max(0.0, now - self._since)
-        self._since = now
-        allowed = self.max_percent * max(0.0, 1 - load / self.busy_at)
+        elapsed = 0.0 if self._observed_at is None else max(0.0, now - self._observed_at)
+        self._observed_at = now
+        allowed = self.max_percent * max(0.0, 1 - load / self.busy_load)
         grown = self._percent + self.max_percent * elapsed / self.ramp_seconds
         self._percent = min(grown, allowed)
         self._update_metric()

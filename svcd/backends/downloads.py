@@ -24,12 +24,12 @@ _DATA_URL_PREFIX: Final = "data:"
 
 @attrs.define(slots=True)
 class FileDownloader:
-    """Downloader of the files of one output. `max_length` limits the total base64 length of its files."""
+    """Downloader of the files of one output. `max_length` limits the total length of the files in base64."""
 
     client: httpx.AsyncClient
     submit_url: str
     max_length: int
-    _downloaded: int = 0
+    _downloaded_length: int = 0
 
     async def embed_files(self, output: object) -> object:
         """Return `output` with each URL replaced by the file, as `{b64, media_type}`.
@@ -42,20 +42,24 @@ class FileDownloader:
 
     async def _embed_file(self, output: object) -> object:
         if isinstance(output, dict) and isinstance(output.get(_URL_KEY), str):
-            kept = {key: value for key, value in output.items() if key != _URL_KEY}
-            return kept | await self._fetch(output[_URL_KEY])
+            other_members = {key: value for key, value in output.items() if key != _URL_KEY}
+            return other_members | await self._fetch(output[_URL_KEY])
         if isinstance(output, str):
             return await self._fetch(output)
-        raise WorkFailed("backend_error", "the value at result_path is neither a URL nor an object with a url", True)
+        raise WorkFailed(
+            "backend_error",
+            "the value at result_path is neither a URL nor an object with a url: correct result_path or download",
+            True,
+        )
 
     async def _fetch(self, url: str) -> dict[str, object]:
         if url[: len(_DATA_URL_PREFIX)].lower() == _DATA_URL_PREFIX:
             return self._decode_data_url(url)
-        target, home = resolve_url(self.submit_url, url), httpx.URL(self.submit_url)
+        target, submit_url = resolve_url(self.submit_url, url), httpx.URL(self.submit_url)
         try:
             with convert_request_errors():
                 request = self.client.build_request("GET", target, headers=dict(IDENTITY_HEADERS))
-                if (target.scheme, target.host, target.port) != (home.scheme, home.host, home.port):
+                if (target.scheme, target.host, target.port) != (submit_url.scheme, submit_url.host, submit_url.port):
                     request = httpx.Request(
                         "GET", target, headers=dict(IDENTITY_HEADERS), extensions=request.extensions
                     )
@@ -63,7 +67,7 @@ class FileDownloader:
             try:
                 if not response.is_success:
                     raise await read_error(response)
-                content = await read_body(response, (self.max_length - self._downloaded) // 4 * 3)
+                content = await read_body(response, (self.max_length - self._downloaded_length) // 4 * 3)
             finally:
                 await response.aclose()
         except httpx.RequestError as broken:
@@ -73,7 +77,7 @@ class FileDownloader:
     def _decode_data_url(self, url: str) -> dict[str, object]:
         """Return the content of a `data:` URL in base64 or percent encoding."""
         head, comma, content = url[len(_DATA_URL_PREFIX) :].partition(",")
-        check_length(self._downloaded + len(content), self.max_length)
+        check_length(self._downloaded_length + len(content), self.max_length)
         kind, marked, _ = head.rpartition(";base64")
         try:
             raw = base64.b64decode(unquote_to_bytes(content), validate=True) if marked else unquote_to_bytes(content)
@@ -85,6 +89,6 @@ class FileDownloader:
 
     def _encode_file(self, content: bytes, content_type: str) -> dict[str, object]:
         text = base64_of(content)
-        self._downloaded += len(text)
-        check_length(self._downloaded, self.max_length)
+        self._downloaded_length += len(text)
+        check_length(self._downloaded_length, self.max_length)
         return {"b64": text, "media_type": content_type.partition(";")[0].strip() or "application/octet-stream"}

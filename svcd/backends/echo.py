@@ -1,4 +1,4 @@
-"""Backend for development markets, which needs no model server. The same input always gives the same answer.
+"""Backend for development markets that needs no model server. The same input always gives the same answer.
 
 text          the input itself; a stream sends the last text of the input word by word
 embeddings    one vector per text, in the format of OpenAI's embeddings route
@@ -37,14 +37,14 @@ CELL_SIDE_PIXELS: Final = 8
 class EchoBackend:
     settings: EchoSettings
 
-    async def run(self, work: ModelWork, deltas: OnDelta | None = None) -> WorkOutput:
+    async def run(self, work: ModelWork, on_delta: OnDelta | None = None) -> WorkOutput:
         if trio.current_time() + self.settings.delay_seconds >= work.deadline:
             raise WorkFailed("deadline_wait", "the delay would end past the deadline")
-        words = _input_words(work) if deltas is not None and work.modality == "text" else []
+        words = _input_words(work) if on_delta is not None and work.modality == "text" else []
         for word in words:
             await trio.sleep(self.settings.delay_seconds / len(words))
-            if deltas is not None:
-                deltas({"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": word}}]})
+            if on_delta is not None:
+                on_delta({"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": word}}]})
         if not words:
             await trio.sleep(self.settings.delay_seconds)
         try:
@@ -141,9 +141,9 @@ def _png_chunk(name: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
 
-def _read_count(work: ModelWork, name: str, default: int, largest: int) -> int:
+def _read_count(work: ModelWork, name: str, default: int, maximum: int) -> int:
     value = work.input.get(name)
     count = default if value is None else read_count(value, name, minimum=1)
-    if count > largest:
-        raise Refused(f"{name} must be at most {largest}", name)
+    if count > maximum:
+        raise Refused(f"{name} must be at most {maximum}", name)
     return count

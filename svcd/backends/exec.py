@@ -33,7 +33,7 @@ from common.refusal import Refused
 from svcd.backends import confined
 from svcd.backends.attempts import AttemptPolicy, BackendActivity, TryAgain
 from svcd.backends.backend import OnDelta
-from svcd.backends.http_answers import read_object, to_sealable_json
+from svcd.backends.http_answers import read_json_object, to_sealable_json
 from svcd.backends.settings import ExecSettings
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import ModelWork, WorkOutput
@@ -47,21 +47,21 @@ _READ_CHUNK_BYTES: Final = 64 * 1024
 
 @attrs.define(slots=True)
 class _ProgramOutput:
-    """Output of the program so far."""
+    """Output of the program so far. `stderr` has only the last bytes."""
 
-    output: bytearray = attrs.field(factory=bytearray)
+    stdout: bytearray = attrs.field(factory=bytearray)
     stderr: bytearray = attrs.field(factory=bytearray)
     too_long: bool = False
 
 
 @attrs.frozen(slots=True)
 class ExecBackend:
-    """Backend that runs programs without access to the `private` paths."""
+    """Backend that runs programs without access to the `private_paths`."""
 
     settings: ExecSettings
-    private: Sequence[Path] = ()
+    private_paths: Sequence[Path] = ()
 
-    async def run(self, work: ModelWork, deltas: OnDelta | None = None) -> WorkOutput:
+    async def run(self, work: ModelWork, on_delta: OnDelta | None = None) -> WorkOutput:
         backoff = self.settings.backoff_s
         return await AttemptPolicy(self.settings.attempts, backoff, backoff * 8).run(
             work, lambda activity: self._attempt(work, activity)
@@ -87,7 +87,7 @@ class ExecBackend:
             )
         except OSError as broken:
             raise WorkFailed("backend_error", f"the program cannot be started: {broken.strerror}", True) from None
-        activity.was_seen = True
+        activity.has_reacted = True
         captured = _ProgramOutput()
         try:
             await self._send_and_read(process, _request_json(work), captured)
@@ -99,7 +99,7 @@ class ExecBackend:
         command = list(self.settings.command)
         if not self.settings.confine:
             return command
-        blocked = [str(path) for path in self.private]
+        blocked = [str(path) for path in self.private_paths]
         return [sys.executable, "-I", "-S", confined.__file__, str(len(blocked)), *blocked, *command]
 
     async def _send_and_read(self, process: trio.Process, request: bytes, captured: _ProgramOutput) -> None:
@@ -109,7 +109,7 @@ class ExecBackend:
             readers.start_soon(_read_output, process, captured, self.settings.max_answer_bytes)
             readers.start_soon(_read_stderr, process, captured)
             await process.wait()
-            _signal_group(process, signal.SIGKILL)  # remaining descendants may hold the pipes open
+            _signal_group(process, signal.SIGKILL)  # descendants of the program may still have the pipes open
             readers.cancel_scope.deadline = trio.current_time() + _OUTPUT_DRAIN_TIMEOUT_S
 
     async def _stop_process(self, process: trio.Process) -> None:
@@ -128,7 +128,9 @@ class ExecBackend:
         stderr = captured.stderr.decode("utf-8", "replace").strip()
         if captured.too_long:
             raise WorkFailed(
-                "backend_error", f"the program wrote more than {self.settings.max_answer_bytes} bytes", True
+                "backend_error",
+                f"the program wrote more than {self.settings.max_answer_bytes} bytes to standard output",
+                True,
             )
         if process.returncode == _DATA_ERROR_STATUS:
             raise WorkFailed("backend_error", f"the program refused the input: {stderr}")
@@ -140,7 +142,7 @@ class ExecBackend:
             raise WorkFailed(
                 "backend_error", f"the program ended with exit status {process.returncode}: {stderr}", True
             )
-        return _build_work_output(read_object(bytes(captured.output)), work)
+        return _build_work_output(read_json_object(bytes(captured.stdout)), work)
 
 
 def _request_json(work: ModelWork) -> bytes:
@@ -167,7 +169,7 @@ def _build_work_output(answer: dict[str, object], work: ModelWork) -> WorkOutput
 
 
 def _output_units(answer: dict[str, object], output: object, work: ModelWork) -> int:
-    """Return the output units: the program's count, or otherwise the length of a text or the order's `units_out`."""
+    """Return the output units: the program's count, or otherwise the units of a text, or the order's `units_out`."""
     if "completion_tok" in answer:
         try:
             return read_count(answer["completion_tok"], "completion_tok")
@@ -188,8 +190,8 @@ async def _send_request(process: trio.Process, request: bytes) -> None:
 
 async def _read_output(process: trio.Process, captured: _ProgramOutput, max_bytes: int) -> None:
     while process.stdout is not None and (piece := await process.stdout.receive_some(_READ_CHUNK_BYTES)):
-        captured.output += piece
-        if len(captured.output) > max_bytes:
+        captured.stdout += piece
+        if len(captured.stdout) > max_bytes:
             captured.too_long = True
             _signal_group(process, signal.SIGKILL)
             return

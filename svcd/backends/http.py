@@ -23,7 +23,14 @@ from svc.wire.answers import open_response
 from svcd.backends.attempts import AttemptPolicy, BackendActivity, TryAgain
 from svcd.backends.backend import OnDelta
 from svcd.backends.downloads import FileDownloader
-from svcd.backends.http_answers import error_code, read_body, read_error, read_object, resolve_url, to_sealable_json
+from svcd.backends.http_answers import (
+    error_code,
+    read_body,
+    read_error,
+    read_json_object,
+    resolve_url,
+    to_sealable_json,
+)
 from svcd.backends.settings import HttpSettings
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import ModelWork, WorkOutput
@@ -38,13 +45,13 @@ _CANCEL_TIMEOUT_S: Final = 5.0
 class _HttpSubmission:
     """Submission of one job to the server.
 
-    If the response to a submit is lost, the retry has the same idempotency key. After a failed job the key changes,
-    because the server would return the failed job again for the old key.
+    If the response to a submit is lost, the retry has the same idempotency key. After a failed job, the key changes,
+    because the server would answer the old key with the failed job.
     """
 
     work: ModelWork
     body: bytes
-    accepted_count: int = 0  # jobs that the server has created
+    accepted_count: int = 0  # number of jobs that the server has created
 
     @property
     def idempotency_key(self) -> str:
@@ -53,12 +60,12 @@ class _HttpSubmission:
 
 @attrs.frozen(slots=True)
 class HttpBackend:
-    """Backend of one server. `client` has the settings' headers and timeouts; the caller closes it."""
+    """Backend of one server. The caller opens `client` with the settings' headers and timeouts, and closes it."""
 
     settings: HttpSettings
     client: httpx.AsyncClient
 
-    async def run(self, work: ModelWork, deltas: OnDelta | None = None) -> WorkOutput:
+    async def run(self, work: ModelWork, on_delta: OnDelta | None = None) -> WorkOutput:
         submission = _HttpSubmission(work, json.dumps(self._build_request_body(work)).encode())
         settings = self.settings
         attempts = AttemptPolicy(settings.attempts, settings.backoff_s, settings.max_backoff_s)
@@ -87,32 +94,36 @@ class HttpBackend:
     async def _attempt(self, submission: "_HttpSubmission", activity: BackendActivity) -> WorkOutput:
         headers = {"content-type": "application/json", "idempotency-key": submission.idempotency_key}
         status = await self._request("POST", self.settings.submit_url, content=submission.body, headers=headers)
-        job = self._read_job_id(status)
+        job_id = self._read_job_id(status)
         submission.accepted_count += 1
-        activity.was_seen = True
-        async with self._cancel_unless_ended(job) as ended:
-            result = await self._poll_until_done(status, self._read_poll_url(status, job), ended)
+        activity.has_reacted = True
+        async with self._cancel_unless_ended(job_id) as ended:
+            result = await self._poll_until_done(status, self._read_poll_url(status, job_id), ended)
             return await self._read_work_output(result, submission.work)
 
     def _read_job_id(self, status: dict[str, object]) -> str:
-        job = self.settings.id_path.select_first(status)
-        if not isinstance(job, str | int) or isinstance(job, bool) or job == "":
-            raise WorkFailed("backend_error", "the response to the submission has no id at id_path", True)
-        return str(job)
+        job_id = self.settings.id_path.select_first(status)
+        if not isinstance(job_id, str | int) or isinstance(job_id, bool) or job_id == "":
+            raise WorkFailed(
+                "backend_error", "the response to the submission has no id at id_path: correct id_path", True
+            )
+        return str(job_id)
 
-    def _read_poll_url(self, status: dict[str, object], job: str) -> str:
+    def _read_poll_url(self, status: dict[str, object], job_id: str) -> str:
         settings = self.settings
         if settings.poll_url is not None:
-            return _insert_job_id(settings.poll_url, job)
+            return _insert_job_id(settings.poll_url, job_id)
         url = settings.poll_url_path.select_first(status) if settings.poll_url_path else None
         if not isinstance(url, str) or not url:
-            raise WorkFailed("backend_error", "the response to the submission has no URL at poll_url_path", True)
+            raise WorkFailed(
+                "backend_error", "the response to the submission has no URL at poll_url_path: correct it", True
+            )
         return str(resolve_url(settings.submit_url, url))
 
     async def _poll_until_done(self, status: dict[str, object], poll_url: str, ended: trio.Event) -> dict[str, object]:
         """Poll until the job is done, and return the last response. Fail after `attempts` failed polls in a row."""
         settings = self.settings
-        pause, misses = settings.poll_s, 0
+        pause, failed_polls = settings.poll_s, 0
         while True:
             state = str(settings.status_path.select_first(status))
             if state in settings.done + settings.failed + settings.rejected:
@@ -123,12 +134,12 @@ class HttpBackend:
             pause = min(pause * 1.5, settings.max_poll_s)
             try:
                 status = await self._request("GET", poll_url)
-                misses = 0
-            except TryAgain as miss:
-                misses += 1
-                if misses == settings.attempts:
+                failed_polls = 0
+            except TryAgain as failure:
+                failed_polls += 1
+                if failed_polls == settings.attempts:
                     raise
-                pause = max(pause, miss.retry_after_s or 0)
+                pause = max(pause, failure.retry_after_s or 0)
 
     def _require_done(self, state: str, status: dict[str, object]) -> None:
         code = error_code({"code": status.get("error")}) or error_code(status)
@@ -141,7 +152,7 @@ class HttpBackend:
     async def _read_work_output(self, status: dict[str, object], work: ModelWork) -> WorkOutput:
         found = self.settings.result_path.select(status)
         if not found:
-            raise WorkFailed("backend_error", "the answer has no value at result_path", True)
+            raise WorkFailed("backend_error", "the answer has no value at result_path: correct result_path", True)
         output = found[0] if self.settings.result_path.is_single else found
         if self.settings.download:
             downloads = FileDownloader(self.client, self.settings.submit_url, self.settings.max_answer_bytes)
@@ -156,19 +167,19 @@ class HttpBackend:
             async with open_response(self.client, method, url, **request) as response:
                 if not response.is_success:
                     raise await read_error(response)
-                return read_object(await read_body(response, max_length))
+                return read_json_object(await read_body(response, max_length))
         except httpx.RequestError as broken:
             raise TryAgain(f"the backend did not answer: {type(broken).__name__}") from None
 
     @asynccontextmanager
-    async def _cancel_unless_ended(self, job: str) -> AsyncIterator[trio.Event]:
+    async def _cancel_unless_ended(self, job_id: str) -> AsyncIterator[trio.Event]:
         ended = trio.Event()
         try:
             yield ended
         finally:
             if self.settings.cancel_url is not None and not ended.is_set():
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + _CANCEL_TIMEOUT_S):
-                    await self._cancel(_insert_job_id(self.settings.cancel_url, job))
+                    await self._cancel(_insert_job_id(self.settings.cancel_url, job_id))
 
     async def _cancel(self, url: str) -> None:
         try:
@@ -178,5 +189,5 @@ class HttpBackend:
             log.warning("backend job not cancelled", error=type(broken).__name__)
 
 
-def _insert_job_id(template: str, job: str) -> str:
-    return template.replace("{id}", quote(job, safe=""))
+def _insert_job_id(url_template: str, job_id: str) -> str:
+    return url_template.replace("{id}", quote(job_id, safe=""))

@@ -60,7 +60,7 @@ def error_code(body: object) -> str:
 
 
 def read_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait before a retry, or None. Compare a date with the response's `date` header."""
+    """Return the seconds to wait before a retry, or None. A Retry-After date is relative to the `date` header."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         text = headers.get(name, "").strip()
         if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text, re.ASCII):
@@ -81,10 +81,10 @@ def _parse_date(text: str | None) -> float | None:
         return None
 
 
-def resolve_url(request_url: str, named_url: str) -> httpx.URL:
+def resolve_url(request_url: str, response_url: str) -> httpx.URL:
     """Return the absolute form of a URL in a response. `request_url` is the URL of the request."""
     try:
-        url = httpx.URL(request_url).join(named_url)
+        url = httpx.URL(request_url).join(response_url)
     except httpx.InvalidURL:
         raise WorkFailed("backend_error", "the answer has a malformed URL", True) from None
     if url.scheme not in ("http", "https"):
@@ -105,18 +105,18 @@ async def read_body(response: httpx.Response, max_length: int) -> bytes:
     return bytes(body)
 
 
-async def stream_body(response: httpx.Response, take: Callable[[bytes], bool]) -> None:
-    """Pass the body to `take` in pieces, until the response ends or `take` returns True.
+async def stream_body(response: httpx.Response, handle_piece: Callable[[bytes], bool]) -> None:
+    """Pass the body in pieces to `handle_piece`, until the response ends or `handle_piece` returns True.
 
-    If `take` returns True, wait up to a second for the end of the response, so that its connection can be reused.
+    In the latter case, wait up to a second for the end of the response, so that its connection can be reused.
     """
     try:
         with trio.CancelScope() as reading:
             async with unencoded_pieces(response, math.inf, None) as pieces:
                 async for piece in pieces:
-                    if take(piece):
+                    if handle_piece(piece):
                         reading.deadline = min(reading.deadline, trio.current_time() + _RESPONSE_END_TIMEOUT_S)
-    except UnacceptableAnswer as encoded:  # the provider must turn off the server's content encoding
+    except UnacceptableAnswer as encoded:  # the server compresses its responses, which the provider must turn off
         raise WorkFailed("backend_error", str(encoded), True) from None
 
 
@@ -125,7 +125,7 @@ def check_length(length: int, max_length: int) -> None:
         raise WorkFailed("backend_error", f"the answer is longer than {max_length} bytes", True)
 
 
-def read_object(raw: bytes) -> dict[str, object]:
+def read_json_object(raw: bytes) -> dict[str, object]:
     """Return the JSON object. Raise `TryAgain` for other content, or `WorkFailed` for too many values to seal."""
     if may_have_more_values(raw, MAX_RESULT_VALUES):
         raise WorkFailed("backend_error", f"the answer has more than {MAX_RESULT_VALUES} JSON values", True)
@@ -139,7 +139,7 @@ def read_object(raw: bytes) -> dict[str, object]:
 
 
 def to_sealable_json(value: object) -> object:
-    """Convert an answer to JSON that a sealed result allows. Raise `WorkFailed` if that is impossible."""
+    """Convert an answer to JSON that a sealed result may contain. Raise `WorkFailed` if the conversion fails."""
     try:
         return to_sealable(value)
     except Refused as refusal:

@@ -21,7 +21,7 @@ class JsonProbe:
 
 
 def load_from_json(raw: bytes, settings: JsonSettings) -> float | None:
-    """Return the load from 0 to 1, or None if the path does not lead to a number."""
+    """Return the load from 0 to 1, or None if the response has no number at the configured path."""
     try:
         value = settings.path.select_first(json.loads(raw))
     except (ValueError, RecursionError):

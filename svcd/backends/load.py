@@ -27,11 +27,11 @@ class SlotsProbe:
 
 @attrs.define(slots=True, eq=False)
 class Load:
-    """Load of one model's backend. If the probe has no reading, `own` gives the share of busy slots."""
+    """Load of one model's backend. If the probe has no reading, the load is the share of busy slots."""
 
     model: str
     probe: LoadProbe
-    own: SlotsProbe
+    slots_probe: SlotsProbe
     latest: float | None = None
 
     async def read(self) -> float:
@@ -39,7 +39,7 @@ class Load:
         reading = await self.probe.read()
         if reading is None:
             metrics.load_probe_failures.labels(self.model).inc()
-            reading = self.own.busy_share()
+            reading = self.slots_probe.busy_share()
         metrics.backend_load.labels(self.model).set(reading)
         self.latest = reading
         return reading
@@ -50,16 +50,16 @@ async def open_load(
     settings: ProbeSettings, *, model: str, slots: int, in_flight: Callable[[], int]
 ) -> AsyncIterator[Load]:
     """Open the configured probe. `in_flight` returns the number of the model's `slots` in use."""
-    own = SlotsProbe(slots, in_flight)
+    slots_probe = SlotsProbe(slots, in_flight)
     match settings:
         case PrometheusSettings():
             async with _build_client() as client:
-                yield Load(model, PrometheusProbe(settings, slots, client), own)
+                yield Load(model, PrometheusProbe(settings, slots, client), slots_probe)
         case JsonSettings():
             async with _build_client() as client:
-                yield Load(model, JsonProbe(settings, client), own)
+                yield Load(model, JsonProbe(settings, client), slots_probe)
         case SlotsSettings():
-            yield Load(model, own, own)
+            yield Load(model, slots_probe, slots_probe)
 
 
 def _build_client() -> httpx.AsyncClient:

@@ -49,4 +49,4 @@ PROBES: Final[dict[str, type[ProbeSettings]]] = {
     "json": JsonSettings,
     "slots": SlotsSettings,
 }
-probe: Final = variants("kind", PROBES, default="slots")
+probe_kind: Final = variants("kind", PROBES, default="slots")

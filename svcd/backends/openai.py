@@ -10,7 +10,7 @@ from svc.wire.answers import open_response
 from svc.wire.server_sent_events import EventReader
 from svcd.backends.attempts import AttemptPolicy, BackendActivity, TryAgain
 from svcd.backends.backend import OnDelta
-from svcd.backends.http_answers import check_length, read_body, read_error, read_object, stream_body
+from svcd.backends.http_answers import check_length, read_body, read_error, read_json_object, stream_body
 from svcd.backends.openai_request import build_request_body
 from svcd.backends.openai_streams import FINAL_EVENTS, Assembler, ChatAssembler, ResponsesAssembler
 from svcd.backends.openai_usage import read_work_output
@@ -30,16 +30,16 @@ _PROBE_TIMEOUT_S: Final = 10.0
 
 @attrs.frozen(slots=True)
 class OpenAIBackend:
-    """Backend of one server. `client` has the settings' headers and timeouts; the caller closes it."""
+    """Backend of one server. The caller opens `client` with the settings' headers and timeouts, and closes it."""
 
     settings: OpenAISettings
     client: httpx.AsyncClient
 
-    async def run(self, work: ModelWork, deltas: OnDelta | None = None) -> WorkOutput:
+    async def run(self, work: ModelWork, on_delta: OnDelta | None = None) -> WorkOutput:
         body = json.dumps(build_request_body(self.settings, work)).encode()
         settings = self.settings
         attempts = AttemptPolicy(settings.attempts, settings.backoff_s, settings.max_backoff_s)
-        return await attempts.run(work, lambda activity: self._attempt(work, body, activity, deltas))
+        return await attempts.run(work, lambda activity: self._attempt(work, body, activity, on_delta))
 
     async def is_up(self) -> bool:
         try:
@@ -61,10 +61,10 @@ class OpenAIBackend:
         return f"{settings.root}{MODELS_ROUTE} does not list {name!r}; it lists {served}"
 
     async def _attempt(
-        self, work: ModelWork, body: bytes, activity: BackendActivity, deltas: OnDelta | None
+        self, work: ModelWork, body: bytes, activity: BackendActivity, on_delta: OnDelta | None
     ) -> WorkOutput:
         settings = self.settings
-        activity.was_seen = not settings.streams  # without streaming, silence is normal
+        activity.has_reacted = not settings.streams  # without streaming, silence is normal
         try:
             async with open_response(
                 self.client,
@@ -73,16 +73,16 @@ class OpenAIBackend:
                 content=body,
                 headers={"content-type": "application/json", "accept": "application/json, text/event-stream"},
             ) as response:
-                activity.was_seen = True
+                activity.has_reacted = True
                 if not response.is_success:
                     raise await read_error(response)
                 # A server that cannot stream ignores `stream` and sends one body.
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
                     assembler = ResponsesAssembler() if settings.api == "responses" else ChatAssembler()
-                    forwarder = None if deltas is None else _DeltaForwarder(work.model, deltas)
+                    forwarder = None if on_delta is None else _DeltaForwarder(work.model, on_delta)
                     answer = await self._assemble_answer(response, assembler, forwarder)
                     return read_work_output(settings.api, work, answer, assembler.event_count)
-                answer = read_object(await read_body(response, settings.max_answer_bytes))
+                answer = read_json_object(await read_body(response, settings.max_answer_bytes))
         except httpx.RequestError as broken:
             raise TryAgain(f"the backend did not answer: {type(broken).__name__}") from None
         return read_work_output(settings.api, work, answer, 0)
@@ -93,10 +93,10 @@ class OpenAIBackend:
         try:
             return await self._read_stream(response, assembler, forwarder)
         except (TryAgain, httpx.RequestError) as broken:
-            if forwarder is None or not forwarder.began:
+            if forwarder is None or not forwarder.has_forwarded:
                 raise
 
-            # A retry would produce a different answer, after the client has seen part of this one.
+            # Do not retry: the client has already seen a part of this answer, and a retry would return another answer.
             raise WorkFailed("backend_exhausted", f"the stream broke off: {type(broken).__name__}", True) from None
 
     async def _read_stream(
@@ -114,7 +114,7 @@ class OpenAIBackend:
                     assembler.end()
                     ended = True
                 else:
-                    chunk = read_object(event)
+                    chunk = read_json_object(event)
                     assembler.add_event(chunk)
                     if forwarder is not None:
                         forwarder(chunk)
@@ -129,21 +129,21 @@ class OpenAIBackend:
 
 @attrs.define(slots=True)
 class _DeltaForwarder:
-    """Forwarder of the server's chunks, which puts the market's name of the model into each chunk.
+    """Forwarder of the server's chunks. Each forwarded chunk has the market's name of the model.
 
-    The last event of `/v1/responses` repeats the whole answer, so this event is not forwarded.
+    The last event of `/v1/responses` is not forwarded, because it repeats the whole answer.
     """
 
     model: str
-    deltas: OnDelta
-    began: bool = False
+    on_delta: OnDelta
+    has_forwarded: bool = False
 
     def __call__(self, chunk: dict[str, object]) -> None:
         if chunk.get("type") in FINAL_EVENTS:
             return
-        self.began = True
+        self.has_forwarded = True
         named: dict[str, object] = {"model": self.model} if "model" in chunk else {}
         response = chunk.get("response")
         if isinstance(response, dict) and "model" in response:
             named |= {"response": response | {"model": self.model}}
-        self.deltas(chunk | named)
+        self.on_delta(chunk | named)

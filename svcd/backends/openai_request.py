@@ -15,7 +15,7 @@ from svcd.backends.settings import OpenAISettings
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import ModelWork
 
-# Members that only affect transport or storage. The provider decides these, so remove the client's values.
+# Members that only affect transport or storage. The provider decides these members, so remove the client's values.
 _TRANSPORT_MEMBERS: Final = frozenset({"stream", "stream_options", "background", "store", "service_tier"})
 
 
@@ -66,7 +66,10 @@ def _set_output_limit(body: dict[str, object], work: ModelWork, name: str, answe
         body.pop(key, None)
     cap = min([work.units_out // answers, *filter(None, given)])
     if cap < 1:
-        raise WorkFailed("backend_error", f"the order pays for {work.units_out} units, too few for {answers} answers")
+        raise WorkFailed(
+            "backend_error",
+            f"the order pays for {work.units_out} output units, but {answers} answers need at least {answers}",
+        )
     body[name] = cap
 
 
@@ -116,7 +119,7 @@ def _convert_to_image_request(body: dict[str, object]) -> None:
 
 
 def _image_size(body: Mapping[str, object]) -> str | None:
-    """Return the frame size at which the order is priced, or None. A resolution without a valid ratio means 16:9."""
+    """Return the frame size that the order pays for, or None. A resolution without a valid ratio means 16:9."""
     width, height, tier = body.get("width"), body.get("height"), body.get("resolution")
     if width is not None or height is not None:
         return (

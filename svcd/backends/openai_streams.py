@@ -64,7 +64,7 @@ class ResponsesAssembler:
 @attrs.define(slots=True)
 class _Choice:
     message: dict[str, object] = attrs.field(factory=dict)
-    rest: dict[str, object] = attrs.field(factory=dict)  # finish_reason, logprobs and other members of the choice
+    other_members: dict[str, object] = attrs.field(factory=dict)  # such as finish_reason and logprobs
 
 
 @attrs.define(slots=True)
@@ -72,7 +72,7 @@ class ChatAssembler:
     """Assembler of `/v1/chat/completions`. It joins texts, and merges tool calls by index."""
 
     event_count: int = 0
-    _head: dict[str, object] = attrs.field(factory=dict)
+    _chunk_members: dict[str, object] = attrs.field(factory=dict)
     _choices: dict[int, _Choice] = attrs.field(factory=dict)
     _ended: bool = False
 
@@ -86,7 +86,7 @@ class ChatAssembler:
 
     def _add_chunk(self, event: dict[str, object]) -> None:
         # Keep the newest `usage`: some servers send it in a last chunk without choices, and others in each chunk.
-        self._head |= {key: value for key, value in event.items() if key != "choices" and value is not None}
+        self._chunk_members |= {key: value for key, value in event.items() if key != "choices" and value is not None}
         choices = event.get("choices")
         for chunk in choices if isinstance(choices, list) else ():
             if isinstance(chunk, dict):
@@ -100,24 +100,28 @@ class ChatAssembler:
                 self.event_count += any(inner for name, inner in value.items() if name != "role")
                 _merge_delta(choice.message, value)
             elif key not in ("delta", "index") and value is not None:
-                _merge_delta(choice.rest, {key: value})
+                _merge_delta(choice.other_members, {key: value})
 
     def end(self) -> None:
         self._ended = True
 
     def answer(self) -> dict[str, object] | None:
-        finished = all("finish_reason" in choice.rest for choice in self._choices.values())
+        finished = all("finish_reason" in choice.other_members for choice in self._choices.values())
         if not self._choices or not (self._ended or finished):
             return None
         try:
             choices = _to_plain_json(self._joined_choices())
         except RecursionError:
             raise TryAgain("the answer nests too deep") from None
-        return self._head | {"object": "chat.completion", "choices": choices}
+        return self._chunk_members | {"object": "chat.completion", "choices": choices}
 
     def _joined_choices(self) -> list[dict[str, object]]:
         return [
-            {"index": index, "message": {"role": "assistant", "content": None, **choice.message}, **choice.rest}
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": None, **choice.message},
+                **choice.other_members,
+            }
             for index, choice in sorted(self._choices.items())
         ]
 
@@ -127,7 +131,7 @@ class _TextPieces(list[str]):
 
 
 class _IndexedItems(list[object]):
-    """Items of a list, with a lookup by `index`. Searching the list would be quadratic."""
+    """List of items with a lookup by `index`, because a search for each delta would take quadratic time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,29 +146,29 @@ def _to_plain_json(value: object) -> object:
     return {key: _to_plain_json(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
-# A delta repeats these members in full. Every other string is a piece of a longer text.
+# Strings that a delta has in full. Every other string in a delta is a piece of a longer text.
 _UNSPLIT_MEMBERS: Final = frozenset({"role", "id", "type", "finish_reason", "index"})
 
 
-def _merge_delta(into: dict[str, object], delta: dict[str, object]) -> None:
+def _merge_delta(target: dict[str, object], delta: dict[str, object]) -> None:
     for key, piece in delta.items():
-        known = into.get(key)
+        known = target.get(key)
         if piece is None:
             continue
         if isinstance(piece, str) and key not in _UNSPLIT_MEMBERS:
             text = known if isinstance(known, _TextPieces) else _TextPieces()
             text.append(piece)
-            into[key] = text
+            target[key] = text
         elif isinstance(piece, dict):
             members = known if isinstance(known, dict) else {}
             _merge_delta(members, piece)
-            into[key] = members
+            target[key] = members
         elif isinstance(piece, list):
             items = known if isinstance(known, _IndexedItems) else _IndexedItems()
             _merge_items(items, piece)
-            into[key] = items
+            target[key] = items
         elif not (key in _UNSPLIT_MEMBERS and known and not piece):
-            into[key] = piece
+            target[key] = piece
 
 
 def _merge_items(items: _IndexedItems, pieces: list[object]) -> None:

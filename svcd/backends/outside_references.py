@@ -1,6 +1,6 @@
 """Find references to data outside a request: URLs to fetch, and ids of objects stored on the model server.
 
-A URL such as `http://10.0.0.1/` would let a client reach into the provider's network, and a file's id could belong to
+A URL such as `http://10.0.0.1/` would let a client access the provider's network, and a file's id could belong to
 another client. Payloads must therefore include their data, for example in `data:` URLs.
 """
 
@@ -12,7 +12,7 @@ _STORED_OBJECT_TYPES: Final = frozenset({"item_reference"})
 
 
 def find_outside_reference(value: object) -> str | None:
-    """Return the first reference to outside data, as its key or as its `type`. Return None without a reference."""
+    """Return the key or `type` of the first reference to outside data, or None if the value has no such reference."""
     if isinstance(value, list):
         return next((found for item in value if (found := find_outside_reference(item))), None)
     if not isinstance(value, dict):

@@ -62,7 +62,7 @@ class PrometheusProbe:
 
 
 def load_from_exposition(text: str, settings: PrometheusSettings, slots: int) -> float | None:
-    """Return the load. Return None if the text has none of the series, or if a series is malformed or too long."""
+    """Return the load, or None if the text lacks all the series, or if a series is malformed or too long."""
     running_names = settings.running or _RUNNING_SERIES
     waiting_names = settings.waiting or _WAITING_SERIES
     lines = _matching_lines(text, [*running_names, *waiting_names, *_CACHE_USAGE_SERIES])
@@ -79,13 +79,14 @@ def load_from_exposition(text: str, settings: PrometheusSettings, slots: int) ->
     if not running and not waiting and not usage:
         return None
 
-    # Each engine behind one URL has its own series. Add their requests, but use the fullest cache, which stalls first.
+    # Each engine behind the URL has its own series. Add the requests of all engines, but use the usage of the fullest
+    # cache, because that engine stalls first.
     requests = sum(running) + sum(waiting)
     return max(0.0, min(1.0, max([requests / (settings.full_at or slots), *usage])))
 
 
 def _matching_lines(text: str, names: Iterable[str]) -> list[str]:
-    """Return the lines with samples of these series, in time linear in the text."""
+    """Return the lines with samples of these series. The search takes time linear in the length of the text."""
     wanted = {_base_series_name(name) for name in names}
     found = re.finditer(r"^[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[^\n]*", text, re.MULTILINE)
     return [line[0] for line in found if _base_series_name(line[1]) in wanted]

@@ -33,7 +33,7 @@ class ServedModels:
 
     names: tuple[str, ...]
     software: str | None = None
-    max_model_len: int | None = None  # tokens of the longest request, reported by vLLM
+    max_model_len: int | None = None  # highest number of tokens in a request, as vLLM reports it
 
     def accepts(self, name: str) -> bool:
         if self.software in _SOFTWARE_IGNORING_NAMES and len(self.names) == 1:
@@ -48,7 +48,7 @@ class ServedModels:
 async def read_served_models(
     http: httpx.AsyncClient, root: str, timeout_s: float, headers: Mapping[str, str] | None = None
 ) -> ServedModels | None:
-    """Return the server's list of models, or None if the server has no list or does not answer."""
+    """Return the models that the server lists, or None if the server has no list or does not answer."""
     try:
         async with open_response(http, "GET", root + MODELS_ROUTE, timeout=timeout_s, headers=headers) as response:
             if not response.is_success:

@@ -15,8 +15,8 @@ from common.settings.kinds import boolean, choice, list_of, number, path, table_
 from common.settings.reader import setting
 from common.settings.toml import variants
 from svcd.base.json_path import JsonPath
-from svcd.base.keys import SecretPlace, secret_place
-from svcd.base.kinds import headers, http_url, json_path, json_table, single_path, texts
+from svcd.base.keys import SecretLocation, secret_location
+from svcd.base.kinds import header_table, http_url, json_path, json_table, single_path, string_table
 
 # This limit is below the 200 MiB that coordinators accept for a sealed result by default.
 _MAX_ANSWER_BYTES: Final = 150 * 2**20
@@ -28,9 +28,9 @@ class ServerSettings:
     """Settings that the backends of all model servers share. The job's deadline also ends an attempt."""
 
     models: dict[str, str] = setting(table_of(text), "names of models at the server", attrs.Factory(dict))
-    headers: dict[str, str] = setting(headers, "headers of every request", attrs.Factory(dict), secret=True)
+    headers: dict[str, str] = setting(header_table, "headers of every request", attrs.Factory(dict), secret=True)
     extra: dict[str, Any] = setting(json_table, "members of every request", attrs.Factory(dict))
-    api_key: SecretPlace | None = setting(secret_place, "where the server's API key is stored", None, secret=True)
+    api_key: SecretLocation | None = setting(secret_location, "where the server's API key is stored", None, secret=True)
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 300.0
     attempts: int = 4
@@ -82,8 +82,10 @@ class OpenAISettings(ServerSettings):
 
     @property
     def refused_members(self) -> tuple[str, ...]:
-        """Members that an input must not have. On `responses`, `prompt` refers to the provider's stored templates; on
-        other routes, `prompt` is the text itself."""
+        """Members that an input must not have.
+
+        On `responses`, `prompt` refers to the provider's stored templates. On other routes, `prompt` is the text.
+        """
         return ("prompt",) if self.api == "responses" else ()
 
 
@@ -118,14 +120,16 @@ class HttpSettings(ServerSettings):
             raise Refused("or poll_url_path must be set, but not both", "poll_url")
         for name, address in (("poll_url", self.poll_url), ("cancel_url", self.cancel_url)):
             if address is not None and _JOB_ID_PLACEHOLDER not in address:
-                raise Refused(f"must contain {_JOB_ID_PLACEHOLDER}, which stands for the job's id", name)
+                raise Refused(f"must contain {_JOB_ID_PLACEHOLDER}, which svcd replaces with the job's id", name)
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class ExecSettings:
     command: tuple[str, ...] = setting(list_of(text, at_least=1), "program and its arguments")
     directory: Path | None = setting(path, "working directory", None)
-    environment: dict[str, str] = setting(texts, "variables in addition to PATH", attrs.Factory(dict), secret=True)
+    environment: dict[str, str] = setting(
+        string_table, "variables in addition to PATH", attrs.Factory(dict), secret=True
+    )
     confine: bool = setting(boolean, "block the program's access to svcd's keys and journal", True)
     attempts: int = 2
     backoff_s: float = 1.0
@@ -149,7 +153,7 @@ BACKENDS: Final[dict[str, type[BackendSettings]]] = {
     "exec": ExecSettings,
     "echo": EchoSettings,
 }
-backend: Final = variants("kind", BACKENDS)
+backend_kind: Final = variants("kind", BACKENDS)
 
 
 def with_api_key(settings: BackendSettings, environ: Mapping[str, str]) -> BackendSettings:

@@ -1,4 +1,4 @@
-"""Estimate the coordinator's clock for signatures, and convert wall-clock time to loop time for deadlines."""
+"""Estimate the coordinator's clock for signatures, and convert Unix time to loop time for deadlines."""
 
 import time
 from collections.abc import Callable
@@ -9,10 +9,10 @@ import trio
 
 MAX_SKEW_S: Final = 900.0
 
-# Ignore smaller differences, because a `date` header has whole seconds and arrives late.
+# Do not correct a smaller skew, because a `date` header has whole seconds and arrives late.
 _NEGLIGIBLE_SKEW_S: Final = 5.0
 
-# A larger jump means that one of the clocks was set, so trust the new difference.
+# If the skew jumps by more, one of the clocks was set, so use the new skew.
 _MIN_CLOCK_JUMP_S: Final = 60.0
 
 
@@ -20,38 +20,38 @@ _MIN_CLOCK_JUMP_S: Final = 60.0
 class Clock:
     """Coordinator's time, estimated from the `date` header of its responses.
 
-    The coordinator compares `issued_at` of ops with its own clock, and this machine's clock may be minutes off. Larger
-    corrections than `MAX_SKEW_S` are ignored, because signatures dated far into the future could be used later.
+    The coordinator compares `issued_at` of ops with its own clock, and this machine's clock may be minutes off. A skew
+    above `MAX_SKEW_S` is not corrected, because a signature dated far into the future could be used later.
     """
 
-    local: Callable[[], float] = time.time
-    ahead: float = 0.0  # this machine's clock minus the coordinator's clock, at the coordinator's last response
+    local_time: Callable[[], float] = time.time
+    skew_s: float = 0.0  # this machine's clock minus the coordinator's clock, measured at the last response
     _is_corrected: bool = True
 
     def observe(self, date: float) -> None:
         """Update the estimate from a response's `date` in Unix seconds. Call this as soon as the response arrives."""
-        ahead = self.local() - (date + 0.5)
-        if abs(ahead - self.ahead) > _MIN_CLOCK_JUMP_S:
+        skew_s = self.local_time() - (date + 0.5)
+        if abs(skew_s - self.skew_s) > _MIN_CLOCK_JUMP_S:
             self._is_corrected = True
-        self.ahead = ahead
+        self.skew_s = skew_s
 
     def switch_time_source(self) -> None:
-        """Switch between corrected and local time after a rejected `issued_at`, as either clock may be wrong."""
+        """Switch between corrected and local time after a rejected `issued_at`, because either clock may be wrong."""
         self._is_corrected = not self._is_corrected
 
     @property
     def is_skew_plausible(self) -> bool:
-        return abs(self.ahead) <= MAX_SKEW_S
+        return abs(self.skew_s) <= MAX_SKEW_S
 
-    def wall(self) -> float:
+    def unix_time(self) -> float:
         """Return the corrected time in Unix seconds."""
-        corrects = self._is_corrected and _NEGLIGIBLE_SKEW_S < abs(self.ahead) <= MAX_SKEW_S
-        return self.local() - (self.ahead if corrects else 0.0)
+        corrects = self._is_corrected and _NEGLIGIBLE_SKEW_S < abs(self.skew_s) <= MAX_SKEW_S
+        return self.local_time() - (self.skew_s if corrects else 0.0)
 
     def now(self) -> int:
         """Return the time for `issued_at`, in whole Unix seconds."""
-        return int(self.wall())
+        return int(self.unix_time())
 
     def to_loop_time(self, unix_seconds: float) -> float:
         """Convert Unix seconds to loop time, which later changes of the wall clock do not affect."""
-        return trio.current_time() + (unix_seconds - self.wall())
+        return trio.current_time() + (unix_seconds - self.unix_time())

@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 
 import attrs
 
-# For these reasons, svcd sends no `fail`. The job is reclaimed after its window.
+# For these reasons, svcd sends no `fail`. The owner can reclaim the job after its window.
 UNPAID: Final = "unpaid"  # the job ran ahead and its claim was refused, so there is no claim to fail
 _REASONS_WITHOUT_FAIL: Final = frozenset({"sla_abandon", "internal_error", UNPAID})
 # For these reasons, and for settle_http_*, svcd sends a `fail`. Every other reason that begins with settle_ means that
@@ -41,14 +41,14 @@ KNOWN_REASONS: Final = (
 )
 
 
-# Reasons to withhold claims, because a claimed job would fail and cost reputation. `svcd/stages/health.py` sets them.
-HoldReason = Literal["box_key", "clock", "backend", "model_name", "window", "other_daemon"]
-HOLD_REASONS: Final[tuple[HoldReason, ...]] = get_args(HoldReason)
+# Reasons to withhold claims, because a claimed job would fail and cost reputation. `svcd/stages/guard.py` checks them.
+ClaimHoldReason = Literal["box_key", "clock", "backend", "model_name", "window", "other_daemon"]
+CLAIM_HOLD_REASONS: Final[tuple[ClaimHoldReason, ...]] = get_args(ClaimHoldReason)
 
 
 @attrs.frozen(slots=True)
 class WorkFailed(Exception):
-    """Exception that ends a job without a settle. `reason` is a code of the specification, and `detail` is logged."""
+    """Failure that ends a job without a settle. `reason` is a code of the specification, and `detail` is logged."""
 
     reason: str
     detail: str = ""
@@ -61,5 +61,5 @@ class WorkFailed(Exception):
     def sends_fail(self) -> bool:
         if self.reason in _REASONS_WITHOUT_FAIL:
             return False
-        by_the_chain = self.reason.startswith("settle_") and not self.reason.startswith("settle_http_")
-        return not by_the_chain or self.reason in _SETTLE_REASONS_WITH_FAIL
+        is_chain_reason = self.reason.startswith("settle_") and not self.reason.startswith("settle_http_")
+        return not is_chain_reason or self.reason in _SETTLE_REASONS_WITH_FAIL

@@ -7,8 +7,8 @@ import attrs
 class Unavailable(Exception):
     """Failure to read from another service: no response, or an error response."""
 
-    what: str
-    status: int | None = None  # None without a response
+    detail: str
+    status: int | None = None  # None if no response came
 
     def __str__(self) -> str:
-        return self.what
+        return self.detail

@@ -27,7 +27,7 @@ class JsonPath:
         while position < len(text):
             step = _STEP_PATTERN.match(text, position)
 
-            # The first step may be a bare name. Later steps, and steps after `$`, start with a dot or a bracket.
+            # The first step has no dot, unless it follows `$`. Every later step starts with a dot or a bracket.
             if step is None or (position > 0) is (step[0] == step[1]):
                 raise Refused(
                     f"must be a path into JSON, such as data[0].id; {text[position:]!r} is not a step of a path"

@@ -20,53 +20,55 @@ from common.settings.kinds import parsed_string
 T = TypeVar("T")
 
 _HEX_KEY_PATTERN: Final = re.compile(r"(0x)?[0-9a-fA-F]{64}", re.ASCII)
-_PLACE_PATTERN: Final = re.compile(r"/.*|\$[A-Za-z_][A-Za-z0-9_]*|[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
+_LOCATION_PATTERN: Final = re.compile(r"/.*|\$[A-Za-z_][A-Za-z0-9_]*|[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
 WALLET_FILE = "wallet.key"  # signs the provider's ops
 PASSWORD_FILE = "wallet.password"  # noqa: S105 - a file's name; the file has the keystore's password
 BOX_KEY_FILE = "box.key"  # the X25519 key to which clients seal orders
 
 
 @attrs.frozen(slots=True)
-class SecretPlace:
-    """Location of a secret: the absolute path of a file, the name of a credential, or $VARIABLE."""
+class SecretLocation:
+    """Location of a secret: the absolute path of a file, the name of a systemd credential, or $VARIABLE."""
 
-    written: str
+    text: str
 
     @classmethod
-    def parse(cls, text: str) -> "SecretPlace":
+    def parse(cls, text: str) -> "SecretLocation":
         if _HEX_KEY_PATTERN.fullmatch(text):
             raise Refused("must be the location of a key, not the key itself")
-        if not _PLACE_PATTERN.fullmatch(text):
+        if not _LOCATION_PATTERN.fullmatch(text):
             raise ValueError
         return cls(text)
 
     @property
     def file(self) -> Path | None:
-        return Path(self.written) if self.written.startswith("/") else None
+        return Path(self.text) if self.text.startswith("/") else None
 
     def read(self, environ: Mapping[str, str]) -> str:
         """Return the secret's text. Raise `Refused` if the secret is missing or unreadable."""
         if self.file is not None:
             return _read_secret_file(self.file)
-        if self.written.startswith("$"):
-            variable = self.written.removeprefix("$")
+        if self.text.startswith("$"):
+            variable = self.text.removeprefix("$")
             if not environ.get(variable):
                 raise Refused(f"names the environment variable {variable}, which is not set")
             return environ[variable]
-        return _read_secret_file(_credentials_directory(environ) / self.written)
+        return _read_secret_file(_credentials_directory(environ) / self.text)
 
 
-secret_place: Final = parsed_string("the path of a file, the name of a credential or $VARIABLE", SecretPlace.parse)
+secret_location: Final = parsed_string(
+    "the path of a file, the name of a credential or $VARIABLE", SecretLocation.parse
+)
 
 
-def read_key(place: SecretPlace, environ: Mapping[str, str], make: Callable[[bytes], T]) -> T:
-    """Read a key of 32 bytes in hex, and return `make(bytes)`. Raise `Refused` for a missing or malformed key."""
-    return _parse_key(place.read(environ), make)
+def read_key(location: SecretLocation, environ: Mapping[str, str], make_key: Callable[[bytes], T]) -> T:
+    """Return the key made from 32 bytes in hex. Raise `Refused` for a missing or malformed key."""
+    return _parse_key(location.read(environ), make_key)
 
 
-def read_wallet(place: SecretPlace, password: str | None, environ: Mapping[str, str]) -> Wallet:
+def read_wallet(location: SecretLocation, password: str | None, environ: Mapping[str, str]) -> Wallet:
     """Return the wallet of a hex key or an encrypted keystore. Raise `Refused` for a missing or malformed key."""
-    text = place.read(environ)
+    text = location.read(environ)
     if not text.startswith("{"):
         return _parse_key(text, Wallet)
     if password is None:
@@ -74,10 +76,10 @@ def read_wallet(place: SecretPlace, password: str | None, environ: Mapping[str, 
     return open_keystore(text, password)
 
 
-def _parse_key(text: str, make: Callable[[bytes], T]) -> T:
+def _parse_key(text: str, make_key: Callable[[bytes], T]) -> T:
     if not _HEX_KEY_PATTERN.fullmatch(text):
         raise Refused("must name a key of 32 bytes in hex")
-    return make(bytes.fromhex(text.removeprefix("0x")))
+    return make_key(bytes.fromhex(text.removeprefix("0x")))
 
 
 def _read_secret_file(path: Path) -> str:

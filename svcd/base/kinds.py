@@ -57,21 +57,21 @@ def _parse_single_path(text: str) -> JsonPath:
     return path
 
 
-def _read_texts(value: object) -> dict[str, str]:
+def _read_string_table(value: object) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
         raise ValueError
     return dict(value)
 
 
 def _read_headers(value: object) -> dict[str, str]:
-    headers = _read_texts(value)
+    headers = _read_string_table(value)
     for name, text in headers.items():
         if not _HEADER_NAME_PATTERN.fullmatch(name) or not _HEADER_VALUE_PATTERN.fullmatch(text):
             raise Refused("must be an HTTP header of printable ASCII characters", name)
     return headers
 
 
-def _read_table(value: object) -> dict[str, object]:
+def _read_json_table(value: object) -> dict[str, object]:
     if not isinstance(value, dict):
         raise ValueError
     return dict(value)
@@ -82,10 +82,12 @@ def _reject_text(text: str) -> NoReturn:
 
 
 def unordered_list(kind: Kind[T], at_least: int = 0) -> Kind[frozenset[T]]:
-    """Return the kind for a list whose order has no meaning."""
-    one = list_of(kind, at_least)
+    """Return the kind of a list whose order has no meaning."""
+    ordered = list_of(kind, at_least)
     return Kind(
-        one.expected, lambda text: frozenset(one.from_text(text)), lambda value: frozenset(one.from_toml(value))
+        ordered.expected,
+        lambda text: frozenset(ordered.from_text(text)),
+        lambda value: frozenset(ordered.from_toml(value)),
     )
 
 
@@ -93,9 +95,9 @@ http_url: Final = parsed_string("an http:// or https:// address", _parse_url)
 https_url: Final = parsed_string("an https:// address", _parse_https_url)
 host_and_port: Final = parsed_string("an address and a port, such as 0.0.0.0:9404", _parse_host_and_port)
 # Base units are strings, because they may exceed the 64 bits of TOML's integers.
-base_units: Final = parsed_string("a decimal number in a string", _parse_base_units)
+base_units: Final = parsed_string('a whole number in a string, such as "1000000"', _parse_base_units)
 json_path: Final = parsed_string("a path into JSON, such as data[0].id", JsonPath.parse)
 single_path: Final = parsed_string("a path into JSON, such as data[0].id", _parse_single_path)
-texts: Final = Kind("a table of strings", _reject_text, _read_texts)
-headers: Final = Kind("a table of strings", _reject_text, _read_headers)
-json_table: Final = Kind("a table", _reject_text, _read_table)
+string_table: Final = Kind("a table of strings", _reject_text, _read_string_table)
+header_table: Final = Kind("a table of strings", _reject_text, _read_headers)
+json_table: Final = Kind("a table", _reject_text, _read_json_table)

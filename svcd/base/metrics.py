@@ -5,7 +5,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
-from svcd.base.end_reasons import HOLD_REASONS, KNOWN_REASONS
+from svcd.base.end_reasons import CLAIM_HOLD_REASONS, KNOWN_REASONS
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # the created metrics would double the number of series
 
@@ -16,30 +16,34 @@ jobs_settled = Counter("svcd_jobs_settled_total", "Jobs settled", registry=REGIS
 jobs_failed = Counter("svcd_jobs_failed_total", "Jobs ended without settle", ["reason"], registry=REGISTRY)
 job_duration = Histogram(
     "svcd_job_duration_seconds",
-    "Start of run to settle",
+    "Seconds from the start of a run to the confirmed settle",
     buckets=(0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 14400, 86400),
     registry=REGISTRY,
 )
 backend_latency = Histogram(
     "svcd_backend_latency_seconds",
-    "Backend phase time including waits and retries",
+    "Seconds that a backend needs for a job, including waits and retries",
     ["model"],
     buckets=(0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600),
     registry=REGISTRY,
 )
-capacity_free = Gauge("svcd_capacity_free", "Slots (capacity or grant) minus jobs held", registry=REGISTRY)
-capacity_granted = Gauge("svcd_capacity_granted", "Slots the network grants", registry=REGISTRY)
-asks_published = Gauge("svcd_asks_published", "Asks on the book", registry=REGISTRY)
-requested_slots = Gauge("svcd_model_free", "`free` sent on the model's last poll", ["model"], registry=REGISTRY)
+capacity_free = Gauge(
+    "svcd_capacity_free", "Configured or granted slots, whichever is lower, minus jobs held", registry=REGISTRY
+)
+capacity_granted = Gauge("svcd_capacity_granted", "Slots that the registry grants", registry=REGISTRY)
+asks_published = Gauge("svcd_asks_published", "Asks of this provider on the book", registry=REGISTRY)
+requested_slots = Gauge(
+    "svcd_model_free", "Free slots that the last poll of the model reported", ["model"], registry=REGISTRY
+)
 backend_load = Gauge("svcd_backend_load", "Last load reading, 0 to 1", ["model"], registry=REGISTRY)
 bid_floor_discount = Gauge(
     "svcd_bid_floor_discount_pct",
-    "Discount under the published ask, percent; 0 claims only at configured rates",
+    "Discount on the published ask, in percent; at 0, svcd claims only at configured rates",
     ["model"],
     registry=REGISTRY,
 )
 load_probe_failures = Counter(
-    "svcd_load_probe_failures_total", "Load probes without a reading", ["model"], registry=REGISTRY
+    "svcd_load_probe_failures_total", "Failed readings of a load probe", ["model"], registry=REGISTRY
 )
 tabs_open = Gauge("svcd_tabs_open", "Open tabs", ["model"], registry=REGISTRY)
 tab_requests = Counter(
@@ -50,22 +54,22 @@ tab_requests = Counter(
 )
 pending_offers = Counter(
     "svcd_pending_offers_total",
-    "Offers of jobs before their post was mined: taken, or left because they are unwanted or wrongly signed",
+    "Jobs offered before their post was mined: taken, or left because they are unwanted or wrongly signed",
     ["outcome"],
     registry=REGISTRY,
 )
 jobs_ahead = Counter(
     "svcd_jobs_ahead_total",
-    "Jobs run before their claim was in a block: begun, and then claimed, or unpaid because the claim was refused",
+    "Jobs started before their claim was in a block: begun, then claimed, or unpaid if the claim was refused",
     ["outcome"],
     registry=REGISTRY,
 )
 unpaid_amount = Counter(
-    "svcd_unpaid_amount_total", "Base units that jobs run ahead would have been paid with", registry=REGISTRY
+    "svcd_unpaid_amount_total", "Base units lost to jobs that ran ahead and whose claim was refused", registry=REGISTRY
 )
 claims_withheld = Gauge(
     "svcd_claims_withheld",
-    "1 while nothing is claimed because that would cost reputation",
+    "1 while claims are withheld for this reason, because they would cost reputation",
     ["reason"],
     registry=REGISTRY,
 )
@@ -89,7 +93,7 @@ def create_series_at_zero(models: Iterable[str]) -> None:
     """
     for reason in KNOWN_REASONS:
         jobs_failed.labels(reason)
-    for reason in HOLD_REASONS:
+    for reason in CLAIM_HOLD_REASONS:
         claims_withheld.labels(reason)
     for outcome in ("begun", "claimed", "unpaid"):
         jobs_ahead.labels(outcome)

@@ -37,7 +37,7 @@ _BALANCE_OF_SELECTOR: Final = abi.selector("balanceOf(address)")
 _MAX_ANSWER_BYTES: Final = 4 << 20
 _NODE_TIMEOUT_S: Final = 15.0  # includes the wait for other requests to end
 _MAX_CONCURRENT_REQUESTS: Final = 8  # hosted nodes limit the rate, and a block may have hundreds of claims
-_MAX_REORG_BLOCKS: Final = 128  # a reorg may move a post this far from the reported block
+_MAX_REORG_BLOCKS: Final = 128  # a reorg may move a post by up to this many blocks
 _COMPARED_TERMS: Final = (
     *("c", "model_id", "sla_secs", "rate_in", "rate_out"),
     *("units_in", "units_out", "designated", "expires_at"),
@@ -46,21 +46,21 @@ _COMPARED_TERMS: Final = (
 
 @attrs.frozen(slots=True)
 class Claimed:
-    """The provider's claim and payment are on the chain, on the terms that the coordinator reported."""
+    """The claim and the payment are on the chain, with the terms that the coordinator reported."""
 
 
 @attrs.frozen(slots=True)
 class NotClaimed:
-    """The provider has no paid claim at the node's current block."""
+    """The node's current block shows no paid claim of the provider. A retry may help."""
 
-    why: str
+    detail: str
 
 
 @attrs.frozen(slots=True)
 class Contradicted:
-    """The chain's terms differ from those that the coordinator reported, or the payment is wrong. Do not retry."""
+    """The terms on the chain differ from the coordinator's report, or the payment is wrong. A retry does not help."""
 
-    why: str
+    detail: str
 
 
 ClaimStatus = Claimed | NotClaimed | Contradicted
@@ -86,43 +86,46 @@ class ChainReader:
     _node: Node = attrs.field(
         init=False, default=attrs.Factory(lambda self: Node(self.url, self.http, _MAX_ANSWER_BYTES), takes_self=True)
     )
-    _turns: trio.CapacityLimiter = attrs.field(
+    _request_limiter: trio.CapacityLimiter = attrs.field(
         init=False, factory=lambda: trio.CapacityLimiter(_MAX_CONCURRENT_REQUESTS)
     )
 
     async def claim_status(self, job: Job) -> ClaimStatus:
-        """Compare the job with the chain. Raise `Unavailable` for a missing or malformed answer."""
+        """Compare the job with the chain. Raise `Unavailable` if the node's answer is missing or malformed."""
         used = abi.call_data(_AUTHORIZATION_STATE_SELECTOR, abi.address(job.owner), abi.bytes32(job.job_id))
         try:
-            registered, logged, collected = await self.call_node_batch(
-                _contract_call(self.book.job_registry, _job_call(job.job_id)),
+            registered, logged, authorization_state = await self.call_node_batch(
+                _build_eth_call(self.book.job_registry, _encode_job_call(job.job_id)),
                 ("eth_getLogs", [self._job_posted_filter(job)]),
-                _contract_call(self.book.paytoken, used),
+                _build_eth_call(self.book.paytoken, used),
             )
-            held = returned_values(_JOB_REGISTRY, "job", bytes_from_hex(registered, "answer to eth_call"))
-            if held["state"] != JobState.CLAIMED or held["providerId"] != self.provider_id:
-                return NotClaimed(f"the job has state {held['state']} and provider {held['providerId']}")
-            if job.claimed_at and held["claimedAt"] != job.claimed_at:
+            registered_job = returned_values(_JOB_REGISTRY, "job", bytes_from_hex(registered, "answer to eth_call"))
+            if registered_job["state"] != JobState.CLAIMED or registered_job["providerId"] != self.provider_id:
+                return NotClaimed(
+                    f"the job has state {registered_job['state']} and provider {registered_job['providerId']}"
+                )
+            if job.claimed_at and registered_job["claimedAt"] != job.claimed_at:
                 return Contradicted(
-                    f"claimed_at is {held['claimedAt']} on the chain, but the coordinator reported {job.claimed_at}"
+                    f"claimed_at is {registered_job['claimedAt']} on the chain,"
+                    f" but the coordinator reported {job.claimed_at}"
                 )
             posted = _decode_posted(logged)
             if posted is None:
                 return NotClaimed(f"the chain has no post of the job near block {job.posted_block}")
             return _find_difference(job, posted) or self._check_payment(
-                job, posted, bytes_from_hex(collected, "answer to eth_call")
+                job, posted, bytes_from_hex(authorization_state, "answer to eth_call")
             )
-        except Refused as odd:
-            raise Unavailable(f"the node's answer is malformed: {odd.message}") from None
+        except Refused as malformed:
+            raise Unavailable(f"the node's answer is malformed: {malformed.message}") from None
 
     async def chain_id(self) -> int:
         try:
             return read_quantity({"chainId": await self.call_node("eth_chainId")}, "chainId")
-        except Refused as odd:
-            raise Unavailable(f"the node's answer is malformed: {odd.message}") from None
+        except Refused as malformed:
+            raise Unavailable(f"the node's answer is malformed: {malformed.message}") from None
 
     async def find_wrong_contracts(self) -> list[str]:
-        """Return a line for each contract that is missing, or whose signing domain differs from the address book."""
+        """Describe each contract that is missing, or whose signing domain differs from the address book."""
         domains, found = Domains.of(self.book), []
         try:
             for domain in (domains.jobs, domains.providers, domains.asks, domains.token):
@@ -132,28 +135,28 @@ class ChainReader:
                     found.append(f"{name} has no code")
                 elif await self.call_view(contract, abi.call_data(_DOMAIN_SEPARATOR_SELECTOR)) != domain.separator:
                     found.append(f"{name} has another signing domain")
-        except Refused as odd:
-            raise Unavailable(f"the node's answer is malformed: {odd.message}") from None
+        except Refused as malformed:
+            raise Unavailable(f"the node's answer is malformed: {malformed.message}") from None
         return found
 
     async def read_registration(self, operator: bytes) -> Registration | None:
         registry = self.book.provider_registry
         try:
-            asked = call_data(_PROVIDER_REGISTRY, "providerIdOf", abi.address(operator))
-            if not (provider_id := abi.uint_at(await self.call_view(registry, asked), 0, 32)):
+            data = call_data(_PROVIDER_REGISTRY, "providerIdOf", abi.address(operator))
+            if not (provider_id := abi.uint_at(await self.call_view(registry, data), 0, 32)):
                 return None
-            asked = call_data(_PROVIDER_REGISTRY, "provider", abi.uint(provider_id))
-            found = returned_values(_PROVIDER_REGISTRY, "provider", await self.call_view(registry, asked))
-        except Refused as odd:
-            raise Unavailable(f"the node's answer is malformed: {odd.message}") from None
+            data = call_data(_PROVIDER_REGISTRY, "provider", abi.uint(provider_id))
+            found = returned_values(_PROVIDER_REGISTRY, "provider", await self.call_view(registry, data))
+        except Refused as malformed:
+            raise Unavailable(f"the node's answer is malformed: {malformed.message}") from None
         return Registration(provider_id, found["listed"], found["boxKey"])
 
     async def allows_window(self, seconds: int) -> bool:
         try:
-            asked = call_data(_JOB_REGISTRY, "slaAllowed", abi.uint(seconds))
-            return abi.boolean_at(await self.call_view(self.book.job_registry, asked), 0)
-        except Refused as odd:
-            raise Unavailable(f"the node's answer is malformed: {odd.message}") from None
+            data = call_data(_JOB_REGISTRY, "slaAllowed", abi.uint(seconds))
+            return abi.boolean_at(await self.call_view(self.book.job_registry, data), 0)
+        except Refused as malformed:
+            raise Unavailable(f"the node's answer is malformed: {malformed.message}") from None
 
     def _job_posted_filter(self, job: Job) -> dict[str, Any]:
         return {
@@ -163,14 +166,14 @@ class ChainReader:
             "toBlock": hex(job.posted_block + _MAX_REORG_BLOCKS),
         }
 
-    def _check_payment(self, job: Job, posted: Mapping[str, Any], collected: bytes) -> ClaimStatus:
+    def _check_payment(self, job: Job, posted: Mapping[str, Any], authorization_state: bytes) -> ClaimStatus:
         """Check that the owner's payment covers the whole order and was collected."""
         terms = quotes.FeeTerms(fee_bps=posted["feeBps"], gas_fee=posted["gasFee"])
         amount = quotes.amount(job.rate_in, job.rate_out, job.units_in, job.units_out, terms)
         payment = job_payment(job.owner, self.book.job_registry, amount, job.expires_at, job.job_id)
         if recover_address(Domains.of(self.book).token.digest(payment), posted["paySig"]) != job.owner:
             return Contradicted(f"the owner did not sign a payment of {amount}")
-        if not abi.boolean_at(collected, 0):
+        if not abi.boolean_at(authorization_state, 0):
             return NotClaimed("the payment was not collected")
         return Claimed()
 
@@ -184,12 +187,12 @@ class ChainReader:
             balance = abi.uint_at(
                 await self.call_view(token, abi.call_data(_BALANCE_OF_SELECTOR, abi.address(owner))), 0, 256
             )
-        except Refused as odd:
-            raise Unavailable(f"the node's answer is malformed: {odd.message}") from None
+        except Refused as malformed:
+            raise Unavailable(f"the node's answer is malformed: {malformed.message}") from None
         return f"the owner has only {balance} of the {amount} base units" if balance < amount else None
 
     async def call_view(self, contract: bytes, data: bytes) -> bytes:
-        method, params = _contract_call(contract, data)
+        method, params = _build_eth_call(contract, data)
         return bytes_from_hex(await self.call_node(method, *params), "answer to eth_call")
 
     async def call_node(self, method: str, *params: Any) -> Any:
@@ -204,18 +207,18 @@ class ChainReader:
         results = await self._request_within_limits(lambda: self._node.call_batch(calls))
         return results if results is not None else [await self.call_node(method, *params) for method, params in calls]
 
-    async def _request_within_limits(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _request_within_limits(self, request: Callable[[], Awaitable[T]]) -> T:
         try:
             with trio.fail_after(_NODE_TIMEOUT_S):
-                async with self._turns:
-                    return await ask()
+                async with self._request_limiter:
+                    return await request()
         except trio.TooSlowError:
             raise Unavailable(f"the node {self._node.name} does not answer in time") from None
         except NodeFailed as failed:
             raise Unavailable(str(failed)) from None
 
 
-def _contract_call(contract: bytes, data: bytes) -> Call:
+def _build_eth_call(contract: bytes, data: bytes) -> Call:
     return "eth_call", [{"to": hex_of(contract), "data": hex_of(data)}, "latest"]
 
 
@@ -229,7 +232,7 @@ def _decode_posted(logs: Any) -> dict[str, Any] | None:
     )
 
 
-def _job_call(job_id: bytes) -> bytes:
+def _encode_job_call(job_id: bytes) -> bytes:
     return call_data(_JOB_REGISTRY, "job", abi.bytes32(job_id))
 
 

@@ -1,6 +1,6 @@
 """Client of the coordinator's routes that providers use.
 
-A read returns a value, or raises `Unavailable`. An op returns an outcome, even if the op fails.
+A read returns a value, or raises `Unavailable` if it fails. An op returns an outcome, even if the op fails.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,15 +29,15 @@ from svc.wire.sessions import Sessions, authorization
 from svc.wire.transport import ApiError, ConnectionFailed, RetryPolicy, Transport, read_error
 from svcd.base.clock import Clock
 from svcd.base.errors import Unavailable
-from svcd.coordinator.op_signer import Body
+from svcd.coordinator.op_signer import RequestBody
 from svcd.coordinator.outcomes import (
+    AsksPublished,
     ChainRefused,
     CoordinatorRefusal,
     OpMined,
     OpOutcome,
     OpPending,
     OpStored,
-    Published,
     PublishOutcome,
     ReleasedKey,
     ReleaseOutcome,
@@ -57,7 +57,7 @@ _QUOTE_STATUSES: Final = frozenset({200, 402})
 T = TypeVar("T")
 
 
-# Shapes of a registry entry, of an ask, and of other responses. Unknown members of a response are ignored.
+# Shapes of responses: a registry entry, an ask and others. Unknown members of a response are ignored.
 ProviderRecord = ProviderFields[int]
 PostedAsk = AskShape[int]
 _Deployment = DeploymentFields[int]
@@ -72,7 +72,7 @@ def open_transport(http: httpx.AsyncClient, clock: Clock | None = None) -> Trans
 
 
 async def read_deployment(transport: Transport) -> AddressBook:
-    """Return the chain and contracts. Every signature covers them, so they are read before the sign-in.
+    """Return the chain and contracts of the market. Read them before the sign-in, because signatures cover them.
 
     Raise `Unavailable` if the read fails, and `Refused` for a malformed response.
     """
@@ -80,31 +80,31 @@ async def read_deployment(transport: Transport) -> AddressBook:
 
 
 @attrs.frozen(slots=True)
-class MarketReads:
-    """Public reads of a coordinator, which need no session."""
+class MarketReader:
+    """Reader of a coordinator's public data, which needs no session."""
 
     transport: Transport
 
-    async def models(self) -> dict[str, int]:
-        """Return the ids of the enabled models, by name."""
-        return {name: model.model_id for name, model in (await self.catalogue()).items()}
+    async def read_model_ids(self) -> dict[str, int]:
+        """Return the id of each enabled model, by name."""
+        return {name: model.model_id for name, model in (await self.read_catalogue()).items()}
 
-    async def catalogue(self) -> dict[str, ModelDetails[int]]:
-        """Return the enabled models, by name."""
+    async def read_catalogue(self) -> dict[str, ModelDetails[int]]:
+        """Return the details of each enabled model, by name."""
         rows = [read_shape(_Model, row) for row in await self._read_pages("/v1/models", "data")]
         return {row.id: row.svc for row in rows if row.svc.enabled}
 
-    async def fee_terms(self) -> FeeTerms:
+    async def read_fee_terms(self) -> FeeTerms:
         """Return the market's current fees."""
         chain = await self._read_chain()
         return FeeTerms(read_uint(chain.get("fee_bps"), 16, "fee_bps"), read_uint(chain.get("gas_fee"), 128, "gas_fee"))
 
-    async def gateway(self) -> str | None:
+    async def read_gateway_url(self) -> str | None:
         """Return the URL of a storage gateway, or None if the coordinator reports none."""
         gateway = (await self._read_chain()).get("gateway_url")
         return gateway if isinstance(gateway, str) and gateway else None
 
-    async def floors(self) -> Floors:
+    async def read_floors(self) -> Floors:
         """Return the lowest rates on the book."""
         rows = [read_shape(_Floor, row) for row in await self._read_pages("/evm/asks/floors", "floors")]
         return {(row.model_id, row.sla): (row.rate_in, row.rate_out) for row in rows}
@@ -117,16 +117,19 @@ class MarketReads:
             rows += await self._read_pages("/evm/jobs", "jobs", query, MAX_CONTENT_BYTES)
         return rows
 
-    async def windows(self) -> frozenset[int] | None:
+    async def read_windows(self) -> frozenset[int] | None:
         """Return the windows that the market accepts, in seconds, or None if the coordinator does not list them."""
         windows = (await self._read_chain()).get(_WINDOWS_KEY)
         if not isinstance(windows, list):
             return None
         return frozenset(read_uint(window, 32, _WINDOWS_KEY) for window in windows)
 
-    async def is_polled_for(self, provider_id: int) -> bool:
-        """Return True if a daemon polled recently as this provider. A quote lists only such providers as candidates."""
-        for ask in {ask.model_id: ask for ask in await self.provider_asks(provider_id)}.values():
+    async def has_recent_poll(self, provider_id: int) -> bool:
+        """Return True if a daemon polled recently as this provider.
+
+        A quote lists a provider as a candidate only after a recent poll.
+        """
+        for ask in {ask.model_id: ask for ask in await self.read_provider_asks(provider_id)}.values():
             demand = {"model_id": ask.model_id, "sla_secs": ask.sla, "units_in": 1, "units_out": 1}
             try:
                 quote = await self.transport.send(
@@ -140,10 +143,10 @@ class MarketReads:
                 return True
         return False
 
-    async def provider(self, provider_id: int) -> ProviderRecord:
+    async def read_provider(self, provider_id: int) -> ProviderRecord:
         return read_shape(ProviderRecord, await _read_json(self.transport, f"/evm/providers/{provider_id}"))
 
-    async def job(self, job_id: bytes) -> Job | None:
+    async def read_job(self, job_id: bytes) -> Job | None:
         """Return a job, or None if the coordinator does not know the job."""
         try:
             return Job.read(_read_object(await _read_json(self.transport, f"/evm/jobs/{hex_of(job_id)}")))
@@ -156,10 +159,10 @@ class MarketReads:
         rows = await self._read_pages("/evm/jobs", "jobs", {"state": "Claimed", "provider": str(provider_id)})
         return [Job.read(row) for row in rows]
 
-    async def provider_asks(self, provider_id: int) -> list[PostedAsk]:
-        return [ask for ask in await self.asks() if ask.provider_id == provider_id]
+    async def read_provider_asks(self, provider_id: int) -> list[PostedAsk]:
+        return [ask for ask in await self.read_asks() if ask.provider_id == provider_id]
 
-    async def asks(self) -> list[PostedAsk]:
+    async def read_asks(self) -> list[PostedAsk]:
         return [read_shape(PostedAsk, row) for row in await self._read_pages("/evm/asks", "asks")]
 
     async def _read_chain(self) -> dict[str, object]:
@@ -175,43 +178,45 @@ class MarketReads:
 
 @attrs.frozen(slots=True)
 class PollResult:
-    """Jobs that a poll returned. The posts of `pending` jobs are not mined yet. `block` is the last indexed block.
+    """Jobs that a poll returned. The posts of `pending_offers` are not mined yet.
 
-    `traces` has the trace contexts of the jobs' orders, by job id.
+    `indexed_block` is the last block in the index. `trace_contexts` has the trace contexts of the orders, by job id.
     """
 
     jobs: list[Job]
-    pending: list[PendingOffer] = attrs.field(factory=list)
-    block: int = 0
-    traces: dict[bytes, str] = attrs.field(factory=dict)
+    pending_offers: list[PendingOffer] = attrs.field(factory=list)
+    indexed_block: int = 0
+    trace_contexts: dict[bytes, str] = attrs.field(factory=dict)
 
 
 @attrs.frozen(slots=True)
-class Coordinator(MarketReads):
-    """Client of a signed-in provider, with public reads, polls and ops."""
+class Coordinator(MarketReader):
+    """Client of a signed-in provider, with polls and ops in addition to the public data."""
 
     sessions: Sessions
 
-    async def poll(self, model_id: int, free: int, rates: Mapping[str, int], wait: int = 0) -> PollResult:
-        """Report `free` slots, and return at most that many leased jobs.
+    async def poll(
+        self, model_id: int, free_slots: int, lowest_rates: Mapping[str, int], wait_s: int = 0
+    ) -> PollResult:
+        """Report the number of free slots, and return at most that many leased jobs.
 
-        `rates` has the lowest accepted `rate_in` and `rate_out`. Without a job, the coordinator waits up to `wait`
-        seconds before it responds.
+        `lowest_rates` has the lowest accepted `rate_in` and `rate_out`. Without a job, the coordinator waits up to
+        `wait_s` seconds before it responds.
         """
         query = {
             "state": "Open",
             "model": str(model_id),
-            "free": str(free),
+            "free": str(free_slots),
             "pending": "1",
-            "limit": str(min(limits.MAX_PAGE_ROWS, max(1, free))),
+            "limit": str(min(limits.MAX_PAGE_ROWS, max(1, free_slots))),
         }
-        query |= {f"min_{name}": str(rate) for name, rate in rates.items()}
-        if wait:
-            query["wait"] = str(wait)
+        query |= {f"min_{name}": str(rate) for name, rate in lowest_rates.items()}
+        if wait_s:
+            query["wait"] = str(wait_s)
         session = await self._current_session()
         headers = authorization(session)
         try:
-            # Do not retry, because the next poll follows in any case.
+            # Do not retry, because the caller polls again in any case.
             fields = _read_object(
                 await _read_json(self.transport, "/evm/jobs", params=query, headers=headers, retry=False)
             )
@@ -221,15 +226,15 @@ class Coordinator(MarketReads):
             raise
         rows, pending = fields.get("jobs"), fields.get("pending", [])
         if not isinstance(rows, list) or not isinstance(pending, list):
-            raise Unavailable("the response to the poll has no list of jobs", 200)
+            raise Unavailable("the response to the poll must have lists of jobs and pending jobs", 200)
         jobs = [Job.read(row) for row in rows]
         traces = _read_trace_contexts(fields.get("traces"))
         if not pending:
-            return PollResult(jobs, traces=traces)
+            return PollResult(jobs, trace_contexts=traces)
         block = read_uint(fields.get("as_of_block"), 64, "as_of_block")
         return PollResult(jobs, [PendingOffer.read(row) for row in pending], block, traces)
 
-    async def send_op(self, op: Body, deadline: float, *, resend: bool = True) -> OpOutcome:
+    async def send_op(self, op: RequestBody, deadline: float, *, resend: bool = True) -> OpOutcome:
         """Send an op and wait for its outcome.
 
         Resending is safe, because the same signed op takes effect only once. After `Unanswered`, the op may still take
@@ -238,12 +243,12 @@ class Coordinator(MarketReads):
         outcome = await self._post_op(op, deadline, resend=resend)
         return CoordinatorRefusal(202, None) if isinstance(outcome, OpStored) else outcome
 
-    async def store_op(self, op: Body, deadline: float) -> OpOutcome | OpStored:
-        """Send an op without waiting for its block. A coordinator without this feature returns the outcome later."""
+    async def store_op(self, op: RequestBody, deadline: float) -> OpOutcome | OpStored:
+        """Send an op without waiting for its block. A coordinator without this feature waits for the op's outcome."""
         return await self._post_op(op, deadline, headers={"prefer": "respond-async"})
 
     async def _post_op(
-        self, op: Body, deadline: float, *, headers: Mapping[str, str] | None = None, resend: bool = True
+        self, op: RequestBody, deadline: float, *, headers: Mapping[str, str] | None = None, resend: bool = True
     ) -> OpOutcome | OpStored:
         answer = await self._send_signed_in(
             "POST", "/evm/ops", deadline, json=op, resend=resend, headers=headers, expected=_OP_STATUSES
@@ -263,12 +268,12 @@ class Coordinator(MarketReads):
             case _:
                 return _refusal_outcome(read_error(answer))
 
-    async def publish(self, body: Body, deadline: float) -> PublishOutcome:
+    async def publish_asks(self, body: RequestBody, deadline: float) -> PublishOutcome:
         answer = await self._send_signed_in("PUT", "/evm/asks", deadline, json=body)
-        return Published() if isinstance(answer, httpx.Response) else answer
+        return AsksPublished() if isinstance(answer, httpx.Response) else answer
 
-    async def upload(self, sealed: bytes | BinaryIO, deadline: float) -> UploadOutcome:
-        """Upload a sealed result. A second upload does no harm, because a file that no settle uses expires."""
+    async def upload_result(self, sealed: bytes | BinaryIO, deadline: float) -> UploadOutcome:
+        """Upload a sealed result. Repeating an upload is harmless, because a file that no settle uses expires."""
         # The route requires `purpose` before the file.
         parts = {"purpose": (None, "result"), "file": ("result", sealed, "application/octet-stream")}
         answer = await self._send_signed_in("POST", "/v1/files", deadline, files=parts)
@@ -279,7 +284,7 @@ class Coordinator(MarketReads):
         except Refused:
             return Uploaded(None)
 
-    async def release(self, body: Body, deadline: float) -> ReleaseOutcome:
+    async def release_key(self, body: RequestBody, deadline: float) -> ReleaseOutcome:
         try:
             answer = await self.transport.send("POST", "/release", json=body, deadline=deadline)
         except (ApiError, ConnectionFailed) as failed:
@@ -300,23 +305,23 @@ class Coordinator(MarketReads):
         self, method: str, path: str, deadline: float, *, headers: Mapping[str, str] | None = None, **request: Any
     ) -> httpx.Response | CoordinatorRefusal | Unanswered | SignInRefused:
         """Send a request with the session's token. Renew the session once if the coordinator rejects the token."""
-        for renewed in (False, True):
+        for is_second_attempt in (False, True):
             signed_in = await sign_in(self.sessions, deadline)
             if isinstance(signed_in, SignInRefused):
                 return signed_in
-            sent = {**authorization(signed_in.session), **(headers or {})}
+            all_headers = {**authorization(signed_in.session), **(headers or {})}
             try:
-                return await self.transport.send(method, path, headers=sent, deadline=deadline, **request)
+                return await self.transport.send(method, path, headers=all_headers, deadline=deadline, **request)
             except (ApiError, ConnectionFailed) as failed:
                 outcome = _failure_outcome(failed)
-            if renewed or isinstance(outcome, Unanswered) or outcome.status != httpx.codes.UNAUTHORIZED:
+            if is_second_attempt or isinstance(outcome, Unanswered) or outcome.status != httpx.codes.UNAUTHORIZED:
                 return outcome
             self.sessions.drop(signed_in.session)
         raise AssertionError("the loop returns at its second attempt")
 
 
 def _failure_outcome(failed: ApiError | ConnectionFailed) -> CoordinatorRefusal | Unanswered:
-    """Return the outcome of a failed request. An unreadable success response counts as no response."""
+    """Return the outcome of a failed request. A success response that cannot be read counts as `Unanswered`."""
     if isinstance(failed, ConnectionFailed) or failed.status < httpx.codes.BAD_REQUEST:
         return Unanswered(failed.message)
     return _refusal_outcome(failed)
@@ -327,13 +332,13 @@ def _refusal_outcome(error: ApiError) -> CoordinatorRefusal:
 
 
 async def _read_json(transport: Transport, path: str, **request: Any) -> object:
-    """Return the JSON of a GET response. Raise `Unavailable` if the GET fails, and `Refused` for other bodies."""
+    """Return the parsed body of a GET. Raise `Unavailable` if the GET fails, and `Refused` if the body is not JSON."""
     return parse((await _read_or_unavailable(path, lambda: transport.send("GET", path, **request))).content)
 
 
-async def _read_or_unavailable(path: str, ask: Callable[[], Awaitable[T]]) -> T:
+async def _read_or_unavailable(path: str, request: Callable[[], Awaitable[T]]) -> T:
     try:
-        return await ask()
+        return await request()
     except ConnectionFailed as failed:
         raise Unavailable(failed.message) from None
     except ApiError as refused:
@@ -343,7 +348,7 @@ async def _read_or_unavailable(path: str, ask: Callable[[], Awaitable[T]]) -> T:
 
 
 def _read_trace_contexts(rows: object) -> dict[bytes, str]:
-    """Return a poll's valid trace contexts, by job id. Ignore invalid contexts, because a job runs without one too."""
+    """Return a poll's valid trace contexts by job id. Ignore invalid contexts, because jobs do not need them."""
     found: dict[bytes, str] = {}
     if not spans.is_on() or not isinstance(rows, list):
         return found
@@ -357,7 +362,7 @@ def _read_trace_contexts(rows: object) -> dict[bytes, str]:
 
 def _read_object(body: object) -> dict[str, object]:
     if not isinstance(body, dict):
-        raise Refused("the answer must be a JSON object")
+        raise Refused("the coordinator's response must be a JSON object")
     return body
 
 

@@ -13,7 +13,7 @@ from common.messages.sessions import SvcSession
 from common.scalars import base64_of, hex_of
 from common.secp256k1 import Wallet
 
-Body = dict[str, object]
+RequestBody = dict[str, object]
 
 
 @attrs.frozen(slots=True)
@@ -25,12 +25,12 @@ class OpSigner:
     def address(self) -> str:
         return hex_of(self.wallet.address)
 
-    def sign_session(self, nonce: str, role: str) -> Body:
+    def sign_session(self, nonce: str, role: str) -> RequestBody:
         signature = self._sign(self.domains.session.digest(SvcSession(self.wallet.address, nonce)))
         return {"address": self.address, "nonce": nonce, "signature": signature, "role": role}
 
-    def sign_claim(self, job_id: bytes, order: Order, issued_at: int) -> Body:
-        """Sign a claim. The order's hash in `terms` is not signed. The chain rejects a claim for other terms."""
+    def sign_claim(self, job_id: bytes, order: Order, issued_at: int) -> RequestBody:
+        """Sign a claim. `terms` is the order's hash, which is not signed. The chain rejects a claim for other terms."""
         return {
             "op": "claim",
             "job_id": hex_of(job_id),
@@ -39,7 +39,7 @@ class OpSigner:
             "terms": hex_of(struct_hash(order)),
         }
 
-    def sign_settle(self, job_id: bytes, completion_tok: int, issued_at: int) -> Body:
+    def sign_settle(self, job_id: bytes, completion_tok: int, issued_at: int) -> RequestBody:
         """Sign a settle. The caller adds the unsigned `result` or `result_cid`."""
         return {
             "op": "settle",
@@ -49,11 +49,11 @@ class OpSigner:
             "signature": self._sign(self.domains.jobs.digest(Settle(job_id, completion_tok, issued_at))),
         }
 
-    def sign_fail(self, job_id: bytes, issued_at: int) -> Body:
+    def sign_fail(self, job_id: bytes, issued_at: int) -> RequestBody:
         signature = self._sign(self.domains.jobs.digest(Fail(job_id, issued_at)))
         return {"op": "fail", "job_id": hex_of(job_id), "issued_at": issued_at, "signature": signature}
 
-    def sign_set_identity(self, box_key: bytes, evidence: bytes, issued_at: int) -> Body:
+    def sign_set_identity(self, box_key: bytes, evidence: bytes, issued_at: int) -> RequestBody:
         return {
             "op": "set_identity",
             "box_key": hex_of(box_key),
@@ -62,11 +62,11 @@ class OpSigner:
             "signature": self._sign(self.domains.providers.digest(SetIdentity(box_key, evidence, issued_at))),
         }
 
-    def sign_request_capacity(self, n: int, issued_at: int) -> Body:
-        signature = self._sign(self.domains.providers.digest(RequestCapacity(n, issued_at)))
-        return {"op": "request_capacity", "n": n, "issued_at": issued_at, "signature": signature}
+    def sign_request_capacity(self, capacity: int, issued_at: int) -> RequestBody:
+        signature = self._sign(self.domains.providers.digest(RequestCapacity(capacity, issued_at)))
+        return {"op": "request_capacity", "n": capacity, "issued_at": issued_at, "signature": signature}
 
-    def sign_asks(self, provider_id: int, signed_at: int, quotes: Sequence[Ask]) -> Body:
+    def sign_asks(self, provider_id: int, signed_at: int, quotes: Sequence[Ask]) -> RequestBody:
         snapshot = AskSnapshot(provider_id, signed_at, tuple(quotes))
         return {
             "snapshot": {
@@ -87,7 +87,7 @@ class OpSigner:
 
     def sign_release(
         self, job_id: bytes, seed_wrap: bytes, ct_hash: bytes, response_pubkey: bytes, issued_at: int
-    ) -> Body:
+    ) -> RequestBody:
         message = Release(job_id, seed_wrap, ct_hash, response_pubkey, issued_at)
         return {
             "job_id": hex_of(job_id),

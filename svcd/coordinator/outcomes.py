@@ -24,7 +24,7 @@ class OpMined:
 
 @attrs.frozen(slots=True)
 class OpStored:
-    """The coordinator stored the op and will send it. Sending the same op again returns its outcome."""
+    """The coordinator stored the op and will broadcast it. To read the outcome, send the same op again."""
 
 
 @attrs.frozen(slots=True)
@@ -36,7 +36,7 @@ class ChainRefused:
 
 @attrs.frozen(slots=True)
 class OpPending:
-    """The op was broadcast but not mined within the coordinator's timeout. It may still take effect."""
+    """The op was broadcast but not mined within the coordinator's timeout. The op may still take effect."""
 
     tx_hash: str
 
@@ -50,7 +50,7 @@ class CoordinatorRefusal:
 
 
 @attrs.frozen(slots=True)
-class Published:
+class AsksPublished:
     """The asks are on the chain."""
 
 
@@ -63,14 +63,14 @@ class Uploaded:
 
 @attrs.frozen(slots=True)
 class ReleasedKey:
-    """Payload's data key, sealed to the public key in the request."""
+    """Data key of a payload, sealed to the public key in the request."""
 
     dek_sealed: bytes
 
 
 OpOutcome: TypeAlias = OpMined | ChainRefused | OpPending | CoordinatorRefusal | Unanswered | SignInRefused
 UploadOutcome: TypeAlias = Uploaded | CoordinatorRefusal | Unanswered | SignInRefused
-PublishOutcome: TypeAlias = Published | CoordinatorRefusal | Unanswered | SignInRefused
+PublishOutcome: TypeAlias = AsksPublished | CoordinatorRefusal | Unanswered | SignInRefused
 ReleaseOutcome: TypeAlias = ReleasedKey | CoordinatorRefusal | Unanswered
 
 

@@ -44,10 +44,10 @@ class SignInRefused:
 def provider_sessions(transport: Transport, signer: OpSigner) -> Sessions:
     """Return the session manager of a provider's wallet."""
 
-    async def sign_in(nonce: str) -> dict[str, object]:
+    async def sign_nonce(nonce: str) -> dict[str, object]:
         return signer.sign_session(nonce, "provider")
 
-    return Sessions(transport, signer.wallet.address, sign_in)
+    return Sessions(transport, signer.wallet.address, sign_nonce)
 
 
 async def sign_in(sessions: Sessions, deadline: float | None = None) -> ProviderSession | SignInRefused:
@@ -55,7 +55,7 @@ async def sign_in(sessions: Sessions, deadline: float | None = None) -> Provider
     try:
         session = await sessions.current(deadline)
     except ApiError as refused:
-        if refused.param == "nonce":  # several nonces in a row were used or evicted
+        if refused.param == "nonce":  # `Sessions` has already retried with new nonces
             return SignInRefused(None, "the nonce was used or evicted before the sign-in")
         return SignInRefused(refused.status, refused.code or refused.type)
     except ConnectionFailed as failed:

@@ -1,4 +1,4 @@
-"""Read rows of the job book, and jobs offered before their post is mined. Refuse malformed rows."""
+"""Read rows of the coordinator's job book, and offers of jobs whose post is not mined yet. Reject malformed rows."""
 
 from typing import Final, Self
 
@@ -21,12 +21,12 @@ from common.api.states import JobState
 from common.messages.jobs import Order
 from common.refusal import Refused
 
-_MAX_CID_LENGTH: Final = 1 << 20  # required by `Text`; the limit of the response's size is stricter
+_MAX_CID_LENGTH: Final = 1 << 20  # `Text` requires a limit, but the limit on the response's size is stricter
 
 
 @attrs.frozen(slots=True)
 class _JobStateField:
-    """Field kind that reads a job's state from the state's number in the registry."""
+    """Kind of a field that contains a job's state as the registry's number."""
 
     def read(self, value: object, param: str) -> JobState:
         for state in JobState:
@@ -63,7 +63,7 @@ class Job:
     def read(cls, row: object) -> Self:
         """Read a row. Raise `Refused` if the row is malformed."""
         if not isinstance(row, dict):
-            raise Refused("a job must be an object")
+            raise Refused("a row of the job book must be a JSON object")
         if row.get("posted_block", 0) is None:
             raise Refused("posted_block must be a number", "posted_block")
         return read_object(cls, row)
@@ -101,11 +101,11 @@ class PendingOffer:
     @classmethod
     def read(cls, row: object) -> Self:
         if not isinstance(row, dict):
-            raise Refused("a pending job must be an object")
+            raise Refused("a pending job must be a JSON object")
         return read_object(cls, row)
 
     def to_job(self, block: int) -> Job:
-        """Return the row that the job will have. svcd searches for the job's post around `block`."""
+        """Return the row that the job will have in the job book. `block` is the approximate block of the post."""
         return Job(
             job_id=self.job_id,
             owner=self.owner,

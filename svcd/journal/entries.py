@@ -1,4 +1,4 @@
-"""Statements and reads of the journal's SQLite database: jobs, and the latest value of each counter.
+"""Write to and read from the journal's SQLite database: jobs, and the latest value of each counter.
 
     claiming ──► claimed ──► sealed ──► settled
         │           │           │
@@ -8,11 +8,11 @@
 
 A job that runs ahead of its claim goes from `claiming` directly to `sealed`, `failing` or `given_up` (`unpaid`).
 
-Each state is written before its step is taken: `claiming` before the claim is sent, `sealed` (with the result) before
-the settle, `failing` (with the reason) before the fail.
+Each state is written before the next step: `claiming` before the claim is sent, `sealed` (with the result) before
+the settle is sent, and `failing` (with the reason) before the fail is sent.
 
-Writers return statements, so that one commit can include several. `svcd.journal.journal` runs this synchronous module
-in one thread at a time.
+A write function returns its SQL statement, so that one commit can include several statements. `svcd.journal.journal`
+calls this synchronous module in one thread at a time.
 """
 
 import json
@@ -86,7 +86,7 @@ end;
 _LIVE_SQL: Final = ", ".join(f"'{state}'" for state in LIVE_STATES)
 
 # These statements are built from this module's constants. Values are parameters.
-_DELETE_OLD: Final = f"delete from jobs where updated < ? and state not in ({_LIVE_SQL})"  # noqa: S608
+_DELETE_ENDED: Final = f"delete from jobs where updated < ? and state not in ({_LIVE_SQL})"  # noqa: S608
 _NOT_RECLAIMABLE_SQL: Final = ", ".join(f"'{state}'" for state in NOT_RECLAIMABLE_STATES)
 _INSERT_JOB: Final = "insert into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)"
 _INSERT_CLAIMING: Final = (
@@ -106,7 +106,7 @@ class JobEntry:
     job: Job
     model: str
     state: JournalState
-    claim_sent: float
+    claim_sent_at: float
     completion_tok: int | None
     result_length: int | None
     result_cid: str | None
@@ -114,7 +114,7 @@ class JobEntry:
 
 
 @attrs.frozen(slots=True)
-class Home:
+class JournalBinding:
     """Wallet and market that the journal belongs to."""
 
     chain_id: int
@@ -127,11 +127,11 @@ class Home:
 
 @attrs.frozen(slots=True)
 class OwnerRecord:
-    """Counts of one owner's jobs. `settled_since` counts from the last unpaid job."""
+    """Counts of one owner's jobs. `settled_since_unpaid` counts the jobs settled since the last unpaid job."""
 
     settled: int = 0
     unpaid: int = 0
-    settled_since: int = 0
+    settled_since_unpaid: int = 0
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -172,12 +172,12 @@ def _create_schema(connection: sqlite3.Connection) -> None:
 
 
 def insert_claiming(job: Job, model: str, at: float) -> Statement:
-    """Return the insert of an entry. An earlier entry in one of the `NOT_RECLAIMABLE_STATES` is kept."""
+    """Return the insert of an entry. The insert does not replace an entry in one of the `NOT_RECLAIMABLE_STATES`."""
     return _INSERT_CLAIMING, (job.job_id, model, json.dumps(job.as_row()), "claiming", at, at)
 
 
 def insert_adopted(job: Job, model: str, at: float) -> Statement:
-    """Return the insert of a job that is claimed on the chain, but missing or `not_claimed` in the journal."""
+    """Return the insert of an adopted job: claimed on the chain, but missing or `not_claimed` in the journal."""
     values = (job.job_id, model, json.dumps(job.as_row()), "claimed", float(job.claimed_at), at)
     return (
         "insert or replace into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)",
@@ -220,18 +220,18 @@ def mark_ended(job_id: bytes, state: JournalState, reason: str | None, at: float
 
 
 def delete_ended(before: float) -> Statement:
-    return _DELETE_OLD, (before,)
+    return _DELETE_ENDED, (before,)
 
 
-def store_latest(name: str, value: int) -> Statement:
+def store_value(name: str, value: int) -> Statement:
     return "insert into latest values (?, ?) on conflict (name) do update set value = excluded.value", (name, value)
 
 
-def insert_home(home: Home) -> Statement:
-    return "insert into home values (?, ?, ?)", (home.chain_id, home.job_registry, home.wallet)
+def insert_binding(binding: JournalBinding) -> Statement:
+    return "insert into home values (?, ?, ?)", (binding.chain_id, binding.job_registry, binding.wallet)
 
 
-def read_live(connection: sqlite3.Connection, limit: int = -1) -> list[JobEntry]:
+def read_live_entries(connection: sqlite3.Connection, limit: int = -1) -> list[JobEntry]:
     """Return the jobs that have not ended, oldest first. A negative limit returns all."""
     rows = connection.execute(_SELECT_LIVE, (limit,))
     return [JobEntry(Job.read(json.loads(row[0])), *row[1:]) for row in rows]
@@ -242,24 +242,24 @@ def read_job(connection: sqlite3.Connection, job_id: bytes) -> Job | None:
     return Job.read(json.loads(row[0])) if row is not None else None
 
 
-def read_state(connection: sqlite3.Connection, job_id: bytes) -> JournalState | None:
+def read_job_state(connection: sqlite3.Connection, job_id: bytes) -> JournalState | None:
     row = connection.execute("select state from jobs where job_id = ?", (job_id,)).fetchone()
     return row[0] if row is not None else None
 
 
-def find_unknown(connection: sqlite3.Connection, job_ids: Iterable[bytes]) -> set[bytes]:
-    """Return the jobs that have no entry, or an entry in the state `not_claimed`."""
+def find_unknown_jobs(connection: sqlite3.Connection, job_ids: Iterable[bytes]) -> set[bytes]:
+    """Return the ids of jobs that have no entry, or an entry in the state `not_claimed`."""
     known = "select 1 from jobs where job_id = ? and state != 'not_claimed'"
     return {job_id for job_id in job_ids if connection.execute(known, (job_id,)).fetchone() is None}
 
 
-def read_failed(connection: sqlite3.Connection) -> set[bytes]:
-    """Return the jobs that ended without a settle."""
+def read_failed_ids(connection: sqlite3.Connection) -> set[bytes]:
+    """Return the ids of jobs that ended without a settle."""
     return {job_id for (job_id,) in connection.execute("select job_id from jobs where state in ('failed', 'given_up')")}
 
 
 def read_items(connection: sqlite3.Connection, job_id: bytes) -> dict[int, bytes]:
-    """Return the finished items of a job by number."""
+    """Return the finished items of a job, encrypted, by number."""
     return dict(connection.execute("select number, result from items where job_id = ?", (job_id,)))
 
 
@@ -268,25 +268,25 @@ def read_result(connection: sqlite3.Connection, job_id: bytes) -> bytes | None:
     return row[0] if row is not None else None
 
 
-def read_latest(connection: sqlite3.Connection, name: str) -> int:
+def read_value(connection: sqlite3.Connection, name: str) -> int:
     row = connection.execute("select value from latest where name = ?", (name,)).fetchone()
     return int(row[0]) if row is not None else 0
 
 
-def read_owner(connection: sqlite3.Connection, owner: bytes) -> OwnerRecord:
+def read_owner_record(connection: sqlite3.Connection, owner: bytes) -> OwnerRecord:
     row = connection.execute(
         "select settled, unpaid, settled_since from owners where owner = ?", ("0x" + owner.hex(),)
     ).fetchone()
     return OwnerRecord(*row) if row is not None else OwnerRecord()
 
 
-def read_home(connection: sqlite3.Connection) -> Home | None:
+def read_binding(connection: sqlite3.Connection) -> JournalBinding | None:
     """Return the wallet and market of the journal, or None for a new journal."""
     row = connection.execute("select chain_id, job_registry, wallet from home").fetchone()
-    return Home(*row) if row is not None else None
+    return JournalBinding(*row) if row is not None else None
 
 
-def read_counts(connection: sqlite3.Connection) -> dict[tuple[str, str | None], int]:
+def read_job_counts(connection: sqlite3.Connection) -> dict[tuple[str, str | None], int]:
     """Return the number of jobs by state and reason."""
     rows = connection.execute("select state, reason, count(*) from jobs group by state, reason order by state, reason")
     return {(state, reason): count for state, reason, count in rows}

@@ -1,4 +1,4 @@
-"""Jobs in the pipeline: one class for each value that a stage passes to the next."""
+"""Jobs in the pipeline. Each class is the value that one stage passes to the next."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -23,7 +23,7 @@ class PendingClaim:
     """Pending claim of a job that is already running.
 
     `at_stake` is the payment at risk, in base units. `release_stake` is called once, when the outcome of the claim or
-    of the job is known.
+    the job is known.
     """
 
     at_stake: int
@@ -43,11 +43,11 @@ class PendingClaim:
         metrics.jobs_ahead.labels("claimed").inc()
         self.release_stake()
 
-    def refuse(self, why: str) -> None:
+    def refuse(self, reason: str) -> None:
         """Record that the claim failed, and cancel the work."""
         if self.is_decided:
             return
-        self._refusal = why
+        self._refusal = reason
         metrics.jobs_ahead.labels("unpaid").inc()
         metrics.unpaid_amount.inc(self.at_stake)
         self.release_stake()
@@ -71,50 +71,50 @@ class PendingClaim:
 
 @attrs.frozen(slots=True, eq=False)
 class ClaimedJob:
-    """Claimed job. `sla_ends` is the loop time until which the chain accepts a settle.
+    """Claimed job. `window_ends_at` is the loop time until which the chain accepts a settle.
 
-    After a reorg, the next mined claim starts a new window, which moves `sla_ends`.
+    After a reorg, the next mined claim starts a new window, which moves `window_ends_at`.
     """
 
     job: Job
     model: str
     slot: Slot
-    sla_ends: float
+    window_ends_at: float
     recovered: bool = False  # resumed from an earlier run
-    ahead: PendingClaim | None = None  # set for a job that runs before its claim is in a block
-    trace: str | None = None  # context for the spans of its stages; missing for a recovered job
+    pending_claim: PendingClaim | None = None  # set for a job that runs before its claim is in a block
+    trace: str | None = None  # trace context for the spans of the stages; None for a recovered job
 
     @property
     def held(self) -> "ClaimedJob":
-        """Return this job. The values that later stages pass on have the job in a field of this name."""
+        """Return this job. Later stages pass values that contain the claimed job in a field of this name."""
         return self
 
     @property
     def claimed_at(self) -> float:
-        """Return the loop time of the claim's block or, until that is known, the time when the claim was sent."""
-        return self.sla_ends - self.job.sla_secs
+        """Return the loop time of the claim's block. Until the block is known, return when the claim was sent."""
+        return self.window_ends_at - self.job.sla_secs
 
     @property
     def claim_expires_at(self) -> float:
-        """Return the loop time after which a claim that a reorg removed can no longer be mined again."""
+        """Return the loop time after which the signed claim can no longer be mined, for example after a reorg."""
         return self.claimed_at + CLAIM_LIFETIME_S
 
     @property
     def was_claimed(self) -> bool:
         """Return True if a claim of the job was in a block, even if a reorg removed it later."""
-        return self.ahead is None or self.ahead.confirmed
+        return self.pending_claim is None or self.pending_claim.confirmed
 
-    def with_window_of(self, claimed_at: float) -> "ClaimedJob":
-        """Return the job with the later of two windows: the current one, or the window of a claim at `claimed_at`."""
+    def with_window_from(self, claimed_at: float) -> "ClaimedJob":
+        """Return the job with a window from `claimed_at`, if this window ends later than the current window."""
         ends = claimed_at + self.job.sla_secs
-        return self if ends <= self.sla_ends else attrs.evolve(self, sla_ends=ends)
+        return self if ends <= self.window_ends_at else attrs.evolve(self, window_ends_at=ends)
 
     def cancel_if_refused(self) -> AbstractContextManager[None]:
-        """Return a context for each step. A refused claim cancels the code in the context."""
-        return nullcontext() if self.ahead is None else self.ahead.cancel_if_refused()
+        """Return a context for one step. If the claim is refused, the context cancels the step."""
+        return nullcontext() if self.pending_claim is None else self.pending_claim.cancel_if_refused()
 
     @property
-    def name(self) -> str:
+    def hex_id(self) -> str:
         """Return the job's id in hex with 0x, for logs and routes."""
         return "0x" + self.job.job_id.hex()
 
@@ -138,13 +138,13 @@ class FinishedJob:
 class SealedJob:
     """Job with its sealed result in the journal.
 
-    `result` is a small result that this process sealed, or None. `result_cid` is the content id of an uploaded result.
-    `started` is None for a job that an earlier process ran.
+    `result` is the sealed result if it is small and was sealed by this process. `result_cid` is the content id of an
+    uploaded result. `started` is None for a job that an earlier process ran.
     """
 
     held: ClaimedJob
     completion_tok: int
-    length: int
+    result_length: int
     result: bytes | None = attrs.field(default=None, repr=False)
     result_cid: str | None = None
     started: float | None = None

@@ -1,7 +1,7 @@
 """History that outlives the jobs' entries: jobs by day and model, and the provider's standing by hour.
 
-The standing is the reputation and the granted capacity. Both tables are bounded: one row per day and model, and one
-row per hour in which the standing changed.
+The standing is the reputation and the granted capacity. Both tables have a bounded size: one row per day and model,
+and one row per hour in which the standing changed.
 """
 
 import json
@@ -36,7 +36,7 @@ create table if not exists standing (
 ) strict;
 """
 
-# Run this before the statement that stores the job's end. A job that has already ended is not counted again.
+# Run this statement before the statement that stores the job's end. A job that has already ended is not counted again.
 _COUNT_END: Final = (
     "insert into days select ?, model, ?, job_cost(row, case when ? then completion_tok end), ? from jobs"
     " where job_id = ? and state not in ('settled', 'failed', 'given_up')"
@@ -96,7 +96,7 @@ def _job_cost_sql(row: str, completion_tok: int | None) -> str:
     return str(quotes.cost(job.rate_in, job.rate_out, job.units_in, job.units_out, completion_tok=used))
 
 
-def count_end(job_id: bytes, state: str, at: float) -> list[Statement]:
+def count_ended_job(job_id: bytes, state: str, at: float) -> list[Statement]:
     """Return the statements that count the end of a job. A job that was never claimed is not counted."""
     if state == "not_claimed":
         return []
@@ -109,14 +109,14 @@ def store_standing(reputation: int, capacity: int, at: float) -> Statement:
     return _UPSERT_STANDING, (int(at) // _HOUR_S, reputation, capacity)
 
 
-def delete_old(now: float) -> list[Statement]:
+def delete_old_history(now: float) -> list[Statement]:
     return [
         ("delete from days where day < ?", (utc_day(now - DAY_RETENTION_S),)),
         ("delete from standing where hour < ?", (int(now - STANDING_RETENTION_S) // _HOUR_S,)),
     ]
 
 
-def read_days(connection: sqlite3.Connection, since: float) -> list[DailyModelCounts]:
+def read_daily_counts(connection: sqlite3.Connection, since: float) -> list[DailyModelCounts]:
     rows = connection.execute(
         "select day, model, settled, earned, failed from days where day >= ? order by day, model", (utc_day(since),)
     )

@@ -30,7 +30,7 @@ class ItemSeal:
         return self.seal_json(item_result_json(result))
 
     def open(self, sealed: bytes) -> ItemResult | None:
-        """Decrypt an item. Return None if another box key encrypted the item, which must then run again."""
+        """Decrypt an item. Return None if the item was encrypted with another box key and must run again."""
         try:
             return read_item_result(self.open_json(sealed))
         except Refused:

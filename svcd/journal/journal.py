@@ -20,7 +20,7 @@ import trio
 from common.daemon.process import Fatal
 from svcd.journal import entries, history
 from svcd.journal.book_row import Job
-from svcd.journal.entries import Home, JobEntry, JournalState, OwnerRecord
+from svcd.journal.entries import JobEntry, JournalBinding, JournalState, OwnerRecord
 from svcd.journal.history import Statement
 from svcd.journal.result_files import MAX_ROW_BYTES, ResultFiles
 
@@ -33,7 +33,7 @@ _LOCK_FILE: Final = "lock"
 _RETENTION_S: Final = 3 * 86_400  # an order lasts at most two days: one until its claim and one for its window
 _CLEANUP_INTERVAL_S: Final = 3600.0
 _RETRY_PAUSE_S: Final = 1.0
-_MAX_SIGNING_LEAD_S: Final = 3540  # the chain accepts times up to an hour ahead of its clock
+_MAX_SIGNING_LEAD_S: Final = 3540  # the chain accepts signing times up to an hour ahead of its own time
 
 
 @attrs.define(slots=True, eq=False)
@@ -41,35 +41,35 @@ class _PendingWrite:
     statements: tuple[Statement, ...]
     done: bool = False
     rows_changed: int = 0
-    alone: bool = False  # committed without other writes
+    commits_alone: bool = False  # in a transaction without other writes
 
 
 class Journal:
-    """Journal of one state directory. `wall` returns Unix seconds."""
+    """Journal of one state directory. `unix_clock` returns Unix seconds."""
 
-    def __init__(self, connection: sqlite3.Connection, files: ResultFiles, wall: Callable[[], float]) -> None:
+    def __init__(self, connection: sqlite3.Connection, files: ResultFiles, unix_clock: Callable[[], float]) -> None:
         self._connection = connection
         self._files = files
-        self._wall = wall
-        self._turn = trio.Lock()  # guards the connection
+        self._unix_clock = unix_clock
+        self._lock = trio.Lock()  # guards the connection
         self._pending: list[_PendingWrite] = []
-        self.is_working = True  # False while the disk refuses reads or writes
+        self.is_working = True  # False while reads or writes of the disk fail
 
     async def record_claiming(self, job: Job, model: str) -> bool:
-        """Store that a claim will be sent. Return False, and change nothing, if the job has a result or has ended."""
-        return await self._write(entries.insert_claiming(job, model, self._wall())) > 0
+        """Store that a claim will be sent. If the job has a result or has ended, change nothing and return False."""
+        return await self._write(entries.insert_claiming(job, model, self._unix_clock())) > 0
 
     async def record_adopted(self, job: Job, model: str) -> None:
-        await self._write(entries.insert_adopted(job, model, self._wall()))
+        await self._write(entries.insert_adopted(job, model, self._unix_clock()))
 
     async def record_claimed(self, job_id: bytes) -> None:
-        await self._write(entries.mark_claimed(job_id, self._wall()))
+        await self._write(entries.mark_claimed(job_id, self._unix_clock()))
 
     async def record_sealed(self, job_id: bytes, completion_tok: int, result: bytes) -> None:
         inline = result if len(result) <= MAX_ROW_BYTES else None
         if inline is None:
             await self._retry(lambda: self._files.store(job_id, result))
-        await self._write(entries.mark_sealed(job_id, completion_tok, inline, len(result), self._wall()))
+        await self._write(entries.mark_sealed(job_id, completion_tok, inline, len(result), self._unix_clock()))
 
     async def record_finished_item(self, job_id: bytes, number: int, result: bytes) -> None:
         await self._write(entries.insert_item(job_id, number, result))
@@ -79,37 +79,37 @@ class Journal:
         return await self._read(lambda connection: entries.read_items(connection, job_id))
 
     async def record_upload(self, job_id: bytes, cid: str) -> None:
-        await self._write(entries.mark_uploaded(job_id, cid, self._wall()))
+        await self._write(entries.mark_uploaded(job_id, cid, self._unix_clock()))
 
     async def record_failing(self, job_id: bytes, reason: str) -> None:
-        await self._write(entries.mark_failing(job_id, reason, self._wall()))
+        await self._write(entries.mark_failing(job_id, reason, self._unix_clock()))
 
     async def record_end(self, job_id: bytes, state: JournalState, reason: str | None = None) -> None:
-        now = self._wall()
-        await self._write(*history.count_end(job_id, state, now), entries.mark_ended(job_id, state, reason, now))
+        now = self._unix_clock()
+        await self._write(*history.count_ended_job(job_id, state, now), entries.mark_ended(job_id, state, reason, now))
         if self._files.has(job_id):
             await self._retry(lambda: self._files.remove(job_id))
 
-    async def read_live(self) -> list[JobEntry]:
-        return await self._read(entries.read_live)
+    async def read_live_entries(self) -> list[JobEntry]:
+        return await self._read(entries.read_live_entries)
 
     async def read_job(self, job_id: bytes) -> Job | None:
         """Return the job's row from the time of the latest claim, or None if the job has no entry."""
         return await self._read(lambda connection: entries.read_job(connection, job_id))
 
-    async def read_state(self, job_id: bytes) -> JournalState | None:
+    async def read_job_state(self, job_id: bytes) -> JournalState | None:
         """Return the job's state, or None if the job has no entry."""
-        return await self._read(lambda connection: entries.read_state(connection, job_id))
+        return await self._read(lambda connection: entries.read_job_state(connection, job_id))
 
-    async def find_unknown(self, job_ids: Collection[bytes]) -> set[bytes]:
-        """Return the jobs that, according to the journal, this provider never claimed."""
-        return await self._read(lambda connection: entries.find_unknown(connection, job_ids))
+    async def find_unknown_jobs(self, job_ids: Collection[bytes]) -> set[bytes]:
+        """Return the ids of jobs that this provider, according to the journal, never claimed."""
+        return await self._read(lambda connection: entries.find_unknown_jobs(connection, job_ids))
 
-    async def read_owner(self, owner: bytes) -> OwnerRecord:
-        return await self._read(lambda connection: entries.read_owner(connection, owner))
+    async def read_owner_record(self, owner: bytes) -> OwnerRecord:
+        return await self._read(lambda connection: entries.read_owner_record(connection, owner))
 
-    async def read_failed(self) -> set[bytes]:
-        return await self._read(entries.read_failed)
+    async def read_failed_ids(self) -> set[bytes]:
+        return await self._read(entries.read_failed_ids)
 
     async def open_result(self, job_id: bytes) -> bytes | BinaryIO:
         """Return the sealed result of a job, as bytes or as an open file."""
@@ -118,8 +118,8 @@ class Journal:
 
     async def delete_expired(self) -> None:
         """Delete the entries of jobs that ended longer ago than the retention time, and old history."""
-        now = self._wall()
-        await self._write(entries.delete_ended(now - _RETENTION_S), *history.delete_old(now))
+        now = self._unix_clock()
+        await self._write(entries.delete_ended(now - _RETENTION_S), *history.delete_old_history(now))
 
     async def run_cleanup(self) -> NoReturn:
         while True:
@@ -129,63 +129,67 @@ class Journal:
     async def clean_up(self) -> None:
         """Delete old entries and orphaned result files. Call this before the stages start."""
         await self.delete_expired()
-        live = [entry.job.job_id for entry in await self.read_live()]
-        await self._retry(lambda: self._files.keep_only(live))
+        live = [entry.job.job_id for entry in await self.read_live_entries()]
+        await self._retry(lambda: self._files.delete_except(live))
 
-    async def bind_to_market(self, home: Home) -> None:
+    async def bind_to_market(self, binding: JournalBinding) -> None:
         """Bind a new journal to this wallet and market.
 
         Raise `Fatal` for a journal of another wallet or market, because the daemon would give up the jobs in it.
         """
-        known = await self._read(entries.read_home)
+        known = await self._read(entries.read_binding)
         if known is None:
-            await self._write(entries.insert_home(home))
-        elif known != home:
-            raise Fatal(f"the state directory belongs to {known}, not to {home}: set another state_directory")
+            await self._write(entries.insert_binding(binding))
+        elif known != binding:
+            raise Fatal(f"the state directory belongs to {known}, not to {binding}: set another state_directory")
 
-    async def next_signing_time(self, name: str, *, skip: int = 0) -> int:
+    async def next_signing_time(self, name: str, *, skip_s: int = 0) -> int:
         """Return a Unix time for signing that is newer than every earlier signing time, even after a restart.
 
-        The result is newer by more than `skip` seconds, but never further ahead than the chain accepts. If the stored
-        time is further ahead, it came from a wrong clock, and the chain rejected what was signed with it. The result is
-        then the current time.
+        The result is newer by more than `skip_s` seconds, but at most as far ahead as the chain accepts. A stored time
+        further ahead came from a wrong clock, and the chain rejected its signatures. In this case, return the current
+        time.
         """
-        now = int(self._wall())
-        before = await self._read(lambda connection: entries.read_latest(connection, name))
+        now = int(self._unix_clock())
+        before = await self._read(lambda connection: entries.read_value(connection, name))
         value = (
-            now if before >= now + _MAX_SIGNING_LEAD_S else min(max(now, before + 1 + skip), now + _MAX_SIGNING_LEAD_S)
+            now
+            if before >= now + _MAX_SIGNING_LEAD_S
+            else min(max(now, before + 1 + skip_s), now + _MAX_SIGNING_LEAD_S)
         )
         await self.store_value(name, value)
         return value
 
     async def store_value(self, name: str, value: int) -> None:
-        await self._write(entries.store_latest(name, value))
+        await self._write(entries.store_value(name, value))
 
     async def read_value(self, name: str) -> int:
         """Return the value that `store_value` stored under `name`, or 0."""
-        return await self._read(lambda connection: entries.read_latest(connection, name))
+        return await self._read(lambda connection: entries.read_value(connection, name))
 
     async def record_standing(self, reputation: int, capacity: int) -> None:
         """Store the provider's reputation and granted capacity in this hour."""
-        await self._write(history.store_standing(reputation, capacity, self._wall()))
+        await self._write(history.store_standing(reputation, capacity, self._unix_clock()))
 
     async def _write(self, *statements: Statement) -> int:
         """Run the statements in the next commit. Return the number of rows that the last statement changed."""
-        mine = _PendingWrite(statements)
-        self._pending.append(mine)
+        write = _PendingWrite(statements)
+        self._pending.append(write)
         try:
-            while not mine.done:
-                async with self._turn:
-                    if not mine.done:
-                        await self._commit([mine] if mine.alone else [one for one in self._pending if not one.alone])
+            while not write.done:
+                async with self._lock:
+                    if not write.done:
+                        await self._commit(
+                            [write] if write.commits_alone else [one for one in self._pending if not one.commits_alone]
+                        )
         finally:
-            if mine in self._pending:  # cancelled, or its statements are wrong
-                self._pending.remove(mine)
-        return mine.rows_changed
+            if write in self._pending:  # cancelled, or its statements are wrong
+                self._pending.remove(write)
+        return write.rows_changed
 
     async def _commit(self, batch: list[_PendingWrite]) -> None:
         try:
-            # Shielded: after cancellation it would be unknown whether the thread committed.
+            # Shield the commit: after a cancellation, it would be unknown whether the thread committed.
             with trio.CancelScope(shield=True):
                 changed = await trio.to_thread.run_sync(_commit, self._connection, [one.statements for one in batch])
         except Exception as error:
@@ -193,9 +197,9 @@ class Journal:
                 await self._wait_for_disk(error)
             elif len(batch) == 1:
                 raise
-            else:  # one of the writers has a wrong statement: each writer commits its own statements
+            else:  # one of the writes has a wrong statement, so commit each write alone
                 for one in batch:
-                    one.alone = True
+                    one.commits_alone = True
         else:
             self.is_working = True
             for one, rows in zip(batch, changed, strict=True):
@@ -204,28 +208,28 @@ class Journal:
                     self._pending.remove(one)
 
     async def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        async with self._turn:
+        async with self._lock:
             return await self._retry(lambda: read(self._connection))
 
-    async def _retry(self, act: Callable[[], T]) -> T:
-        """Run `act` in a thread, and retry while the disk fails."""
-        refused = False
+    async def _retry(self, operation: Callable[[], T]) -> T:
+        """Run `operation` in a thread, and retry while the disk fails."""
+        has_failed = False
         while True:
             try:
-                result = await trio.to_thread.run_sync(act)
+                result = await trio.to_thread.run_sync(operation)
             except Exception as error:
                 if not _is_disk_failure(error):
                     raise
-                refused = True
+                has_failed = True
                 await self._wait_for_disk(error)
             else:
-                if refused:
+                if has_failed:
                     self.is_working = not self._pending  # a pending write reports its own outcome
                 return result
 
-    async def _wait_for_disk(self, refused: Exception) -> None:
+    async def _wait_for_disk(self, error: Exception) -> None:
         if self.is_working:
-            log.error("journal unavailable", reason=str(refused))
+            log.error("journal unavailable", reason=str(error))
         self.is_working = False
         await trio.sleep(_RETRY_PAUSE_S)
 
@@ -252,7 +256,7 @@ def _commit(connection: sqlite3.Connection, writes: list[tuple[Statement, ...]])
 
 
 @asynccontextmanager
-async def open_journal(directory: Path, wall: Callable[[], float] = time.time) -> AsyncIterator[Journal]:
+async def open_journal(directory: Path, unix_clock: Callable[[], float] = time.time) -> AsyncIterator[Journal]:
     """Lock the state directory and open its journal. The lock prevents two daemons with one wallet."""
     try:
         for private in (directory, directory / "results"):
@@ -269,7 +273,7 @@ async def open_journal(directory: Path, wall: Callable[[], float] = time.time) -
             raise Fatal(f"another svcd runs on the state directory {directory}: stop it first") from None
         connection = entries.open_database(directory / JOURNAL_FILE)
         try:
-            journal = Journal(connection, ResultFiles(directory / "results"), wall)
+            journal = Journal(connection, ResultFiles(directory / "results"), unix_clock)
             await journal.clean_up()
             yield journal
         finally:
@@ -278,8 +282,8 @@ async def open_journal(directory: Path, wall: Callable[[], float] = time.time) -
         os.close(lock)
 
 
-def is_in_use(directory: Path) -> bool:
-    """Return True if a daemon runs on this state directory. This function creates no files and keeps no lock."""
+def is_daemon_running(directory: Path) -> bool:
+    """Return True if a daemon runs on this state directory. Calling this function creates no files."""
     try:
         lock = os.open(directory / _LOCK_FILE, os.O_RDONLY)
     except OSError:

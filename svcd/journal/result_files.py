@@ -7,7 +7,7 @@ from typing import BinaryIO, Final
 
 import attrs
 
-# A smaller result is cheaper as a row than as a file with two fsyncs.
+# A smaller result is stored in the database, which is cheaper than a file with two fsyncs.
 MAX_ROW_BYTES: Final = 256 * 1024
 
 
@@ -39,9 +39,9 @@ class ResultFiles:
         self._path(job_id).unlink(missing_ok=True)
         self._stored.discard(job_id)
 
-    def keep_only(self, job_ids: Iterable[bytes]) -> None:
-        """Delete the files of all other jobs, which may remain after a crash."""
-        self._stored.update(job_ids)
+    def delete_except(self, live_job_ids: Iterable[bytes]) -> None:
+        """Delete the files of jobs that are not live. A crash may leave such files."""
+        self._stored.update(live_job_ids)
         wanted = {self._path(job_id) for job_id in self._stored}
         for path in self.directory.iterdir():
             if path not in wanted:

@@ -24,19 +24,19 @@ class Slot:
     def release(self, *, settled: bool = False) -> None:
         if not self._is_released:
             self._is_released = True
-            self._slots.take_back(self, settled=settled)
+            self._slots.return_slot(self, settled=settled)
 
 
 @attrs.define(slots=True, eq=False)
 class Slots:
-    """Slots of all models. `by_model` has the configured numbers. `granted` is the registry's limit, if known."""
+    """Slots of all models. `by_model` has the configured numbers. `granted` is the total that the registry allows."""
 
     by_model: Mapping[str, int]
     granted: int | None = None
     _held: dict[bytes, str] = attrs.field(factory=dict)
-    _per_model: Counter[str] = attrs.field(factory=Counter)
-    _emptied: trio.Event = attrs.field(factory=trio.Event)
-    _grant_doubted: trio.Event = attrs.field(factory=trio.Event)
+    _held_by_model: Counter[str] = attrs.field(factory=Counter)
+    _became_empty: trio.Event = attrs.field(factory=trio.Event)
+    _grant_stale: trio.Event = attrs.field(factory=trio.Event)
 
     @property
     def capacity(self) -> int:
@@ -52,13 +52,13 @@ class Slots:
         overall = max(0, limit - self.held)
         if model is None:
             return overall
-        return max(0, min(overall, self.by_model.get(model, 0) - self._per_model[model]))
+        return max(0, min(overall, self.by_model.get(model, 0) - self._held_by_model[model]))
 
     def holds(self, job_id: bytes) -> bool:
         return job_id in self._held
 
     def held_for(self, model: str) -> int:
-        return self._per_model[model]
+        return self._held_by_model[model]
 
     def take(self, model: str, job_id: bytes) -> Slot | None:
         """Take a slot. Return None if no slot is free or the job is already held."""
@@ -69,41 +69,41 @@ class Slots:
         if job_id in self._held:
             return None
         self._held[job_id] = model
-        self._per_model[model] += 1
+        self._held_by_model[model] += 1
         self.update_free_metric()
         return Slot(model, job_id, self)
 
-    def take_back(self, slot: Slot, *, settled: bool) -> None:
-        """Free a slot, and request a new read of the grant if the grant may have changed.
+    def return_slot(self, slot: Slot, *, settled: bool) -> None:
+        """Free a slot, and mark the grant as stale if the end of the job may have changed the grant.
 
         A settle may raise the grant, which matters only while the grant is below the configured slots. Any other end
         may lower the grant, and a refused claim may mean that the grant is already lower.
         """
         del self._held[slot.job_id]
-        self._per_model[slot.model] -= 1
+        self._held_by_model[slot.model] -= 1
         self.update_free_metric()
         if not settled or self.granted is None or self.granted < self.capacity:
-            self._grant_doubted.set()
+            self._grant_stale.set()
         if not self._held:
-            self._emptied.set()
-            self._emptied = trio.Event()
+            self._became_empty.set()
+            self._became_empty = trio.Event()
 
-    def set_capacity(self, capacity: int) -> None:
-        self.granted = capacity
-        metrics.capacity_granted.set(capacity)
+    def set_granted(self, granted: int) -> None:
+        self.granted = granted
+        metrics.capacity_granted.set(granted)
         self.update_free_metric()
 
-    def clear_grant_doubt(self) -> None:
-        """Clear the request for a new read of the grant. Call this before the read, which may miss later changes."""
-        self._grant_doubted = trio.Event()
+    def mark_grant_current(self) -> None:
+        """Mark the grant as current. Call this before the read, because the read may miss later changes."""
+        self._grant_stale = trio.Event()
 
-    async def wait_grant_doubt(self) -> None:
-        """Wait until the grant may have changed since the last read of the registry."""
-        await self._grant_doubted.wait()
+    async def wait_until_grant_stale(self) -> None:
+        """Wait until the grant may have changed since its last read."""
+        await self._grant_stale.wait()
 
     def update_free_metric(self) -> None:
         metrics.capacity_free.set(self.free())
 
     async def wait_empty(self) -> None:
         while self._held:
-            await self._emptied.wait()
+            await self._became_empty.wait()

@@ -11,22 +11,22 @@ class ModelWork:
     """Opened and checked input of one job, one item of a bundle or one request of a tab.
 
     `deadline` is the loop time (`trio.current_time()`) after which the output would come too late to seal, upload and
-    settle within the window. `item` is the number of the item or request.
+    settle within the window. `item_number` is the number of the item or request, or None for a single job.
     """
 
     job_id: bytes
-    model: str  # the market's name; the backend translates it
+    model: str  # name in the market, which the backend translates
     modality: Modality
     input: dict[str, object]
     units_in: int
     units_out: int
     deadline: float
-    item: int | None = None
+    item_number: int | None = None
 
     @property
     def id(self) -> str:
         """Return the unique id of the work."""
-        return "0x" + self.job_id.hex() + ("" if self.item is None else f"-{self.item}")
+        return "0x" + self.job_id.hex() + ("" if self.item_number is None else f"-{self.item_number}")
 
 
 @attrs.frozen(slots=True)

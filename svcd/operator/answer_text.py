@@ -2,7 +2,7 @@
 
 
 def readable_text(output: object) -> str:
-    """Return the text of a `chat` or `responses` answer, or the start of any other output."""
+    """Return the text of a `chat` or `responses` answer, or the first 500 characters of any other output."""
     texts = [*_chat_texts(output), *_response_texts(output)]
     if texts:
         return "\n".join(texts)

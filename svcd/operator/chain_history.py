@@ -34,7 +34,7 @@ class ChainHistory:
     """Settles and reputation changes of one provider."""
 
     settlements: Mapping[bytes, SettledAmounts]  # by job id
-    reputation: Mapping[str, int]  # sum of changes by day
+    reputation_changes: Mapping[str, int]  # sum of the changes by day
 
     @classmethod
     async def read(cls, chain: ChainReader, jobs: Sequence[Mapping[str, object]], since: int) -> "ChainHistory":
@@ -43,18 +43,25 @@ class ChainHistory:
         if not posts:
             return cls({}, {})
         head = read_quantity({"head": await chain.call_node("eth_blockNumber")}, "head")
-        me = hex_of(chain.provider_id.to_bytes(32, "big"))
+        provider_topic = hex_of(chain.provider_id.to_bytes(32, "big"))
         blocks = {"first": min(posts), "last": head}
         registry = load_artifact("JobRegistry")
         settled = await _read_logs(
-            chain, address=chain.book.job_registry, artifact=registry, event="JobSettled", topics=[None, me], **blocks
+            chain,
+            address=chain.book.job_registry,
+            artifact=registry,
+            event="JobSettled",
+            topics=[None, provider_topic],
+            **blocks,
         )
         found = {
             values["jobId"]: SettledAmounts(values["cost"], values["treasuryShare"], values["refund"])
             for _, values in settled
         }
         providers, address = load_artifact("ProviderRegistry"), chain.book.provider_registry
-        moved = await _read_logs(chain, address=address, artifact=providers, event="StandingSet", topics=[me], **blocks)
+        moved = await _read_logs(
+            chain, address=address, artifact=providers, event="StandingSet", topics=[provider_topic], **blocks
+        )
         times = await _read_block_times(chain, {block for block, _ in moved})
         by_day: dict[str, int] = defaultdict(int)
         # Events have only the new value, so read the value before the first event.
@@ -76,7 +83,7 @@ async def _read_logs(
     first: int,
     last: int,
 ) -> list[tuple[int, dict[str, Any]]]:
-    """Return the events in order. Read them in block ranges that the node accepts."""
+    """Return the events in order. Reduce the range of blocks if the node rejects a range."""
     found: list[tuple[int, dict[str, Any]]] = []
     span, at = _MAX_LOG_RANGE_BLOCKS, first
     while at <= last:
@@ -105,8 +112,8 @@ async def _read_logs(
 
 async def _read_reputation(chain: ChainReader, block: int) -> int | None:
     """Return the reputation at a block, or None if the node has pruned that state."""
-    asked = call_data(load_artifact("ProviderRegistry"), "provider", abi.uint(chain.provider_id))
-    call = {"to": hex_of(chain.book.provider_registry), "data": hex_of(asked)}
+    data = call_data(load_artifact("ProviderRegistry"), "provider", abi.uint(chain.provider_id))
+    call = {"to": hex_of(chain.book.provider_registry), "data": hex_of(data)}
     try:
         returned = bytes_from_hex(await chain.call_node("eth_call", call, hex(max(0, block))), "answer to eth_call")
         found = returned_values(load_artifact("ProviderRegistry"), "provider", returned)

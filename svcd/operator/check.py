@@ -33,13 +33,13 @@ from svcd.coordinator.chain import ChainReader, Registration
 from svcd.coordinator.client import Coordinator, ProviderRecord, open_transport, read_deployment
 from svcd.coordinator.op_signer import OpSigner
 from svcd.coordinator.sessions import ProviderSession, provider_sessions, sign_in
-from svcd.journal.journal import is_in_use
+from svcd.journal.journal import is_daemon_running
 from svcd.operator.market_comparison import check_modality, check_prices
 from svcd.payload.gateway import PayloadGateways
-from svcd.stages.guard import RIVAL_POLL_DETAIL
+from svcd.stages.guard import OTHER_DAEMON_POLL_DETAIL
 from svcd.stages.reputation_risks import (
+    other_daemon_risk,
     read_allowed_windows,
-    rival_risk,
     wrong_clock_risk,
     wrong_key_risk,
     wrong_name_risk,
@@ -50,14 +50,14 @@ from svcd.tabs.direct import MESSAGES_PATH
 
 _CLOCK_TOLERANCE_S: Final = 60.0  # well within the ±600 s in which signatures are valid
 _CHECK_TIMEOUT_S: Final = 15.0
-_UNVERIFIED_DETAIL: Final = "claims, payments and terms are not verified on the chain, only reported by the coordinator"
+_UNVERIFIED_DETAIL: Final = "claims, payments and terms are reported by the coordinator, and not verified on the chain"
 _ADMIN_REMEDY: Final = "ask the market's admin"
 
 
 async def run_checks(
     config: DaemonConfig, transport: httpx.AsyncBaseTransport | None = None, clock: Clock | None = None
 ) -> list[CheckRow]:
-    """Make all checks, and return their rows in the order in which `svcd run` depends on them."""
+    """Run all checks, and return one row for each, in the order in which `svcd run` needs them."""
     clock = clock or Clock()
     async with open_client(transport=transport, base_url=config.coordinator_url, timeout=_CHECK_TIMEOUT_S) as http:
         checks = _Checks(config, http, open_transport(http, clock), clock)
@@ -90,7 +90,7 @@ class _Checks:
         yield await _run_check("state directory", lambda: trio.to_thread.run_sync(_check_writable, directory))
 
     async def check_metrics(self) -> AsyncIterator[CheckRow]:
-        if is_in_use(self.config.state_directory):
+        if is_daemon_running(self.config.state_directory):
             yield fact("metrics", "the running svcd uses the port")
         else:
             yield await _run_check(
@@ -109,7 +109,7 @@ class _Checks:
             return
         if fault is not None:
             yield wrong("direct endpoint", f"{tabs.certificate}: {fault}", f"get a certificate for {tabs.url}")
-        elif is_in_use(self.config.state_directory):
+        elif is_daemon_running(self.config.state_directory):
             yield await _run_check("direct endpoint", lambda: _check_tab_route(tabs))
         else:
             yield await _run_check("direct endpoint", lambda: _check_port_free(*tabs.listen, "tabs"))
@@ -135,8 +135,8 @@ class _Checks:
             yield finding
 
     def _check_clock(self) -> CheckRow:
-        difference = f"{self.clock.ahead:+.1f} s against the coordinator's"
-        if abs(self.clock.ahead) <= _CLOCK_TOLERANCE_S:
+        difference = f"{self.clock.skew_s:+.1f} s against the coordinator's"
+        if abs(self.clock.skew_s) <= _CLOCK_TOLERANCE_S:
             return right("clock", difference)
         risk = wrong_clock_risk(self.clock)
         if risk is not None:
@@ -150,7 +150,7 @@ class _Checks:
         try:
             if isinstance(session, ProviderSession):
                 yield right("session", f"{signer.address} is provider {session.provider_id}")
-                provider = await coordinator.provider(session.provider_id)
+                provider = await coordinator.read_provider(session.provider_id)
                 for finding in self._check_provider(provider):
                     yield finding
                 yield await self._check_other_daemons(coordinator, session.provider_id)
@@ -197,16 +197,16 @@ class _Checks:
                 yield fact("tabs", "not announced, so each request is a job", "announce them: svcd identity")
 
     async def _check_other_daemons(self, coordinator: Coordinator, provider_id: int) -> CheckRow:
-        if is_in_use(self.config.state_directory):
+        if is_daemon_running(self.config.state_directory):
             return unknown("other daemons", "cannot check while svcd is running here", "see svcd's log and /healthz")
-        if await coordinator.is_polled_for(provider_id):
-            risk = rival_risk(provider_id, RIVAL_POLL_DETAIL)
+        if await coordinator.has_recent_poll(provider_id):
+            risk = other_daemon_risk(provider_id, OTHER_DAEMON_POLL_DETAIL)
             return wrong("other daemons", risk.detail, risk.remedy)
         return right("other daemons", f"no other daemon polls as provider {provider_id}")
 
     async def _check_models(self, coordinator: Coordinator, provider: ProviderRecord | None) -> AsyncIterator[CheckRow]:
-        known = await coordinator.catalogue()
-        asks = await coordinator.asks()
+        known = await coordinator.read_catalogue()
+        asks = await coordinator.read_asks()
         own_id = None if provider is None else provider.provider_id
         others = [ask for ask in asks if ask.provider_id != own_id]
         offered = {window for model in self.config.models for window in model.asks}
@@ -246,7 +246,7 @@ class _Checks:
         try:
             seen = await chain.chain_id()
             if seen != chain.book.chain_id:
-                remedy = f"rpc_url must name a node of chain {chain.book.chain_id}"
+                remedy = f"set rpc_url to a node of chain {chain.book.chain_id}"
                 yield wrong("node", f"the node follows chain {seen}", remedy)
                 return
             yield right("node", f"chain {seen}")
@@ -257,12 +257,12 @@ class _Checks:
                 for finding in self._check_registration(await chain.read_registration(self.config.wallet.address)):
                     yield finding
         except Unavailable as error:
-            yield wrong("node", f"{error}, so claimed jobs would be failed", "correct rpc_url")
+            yield wrong("node", f"{error}; claimed jobs cannot be verified, so svcd would fail them", "correct rpc_url")
 
     def _check_registration(self, registered: Registration | None) -> Iterator[CheckRow]:
         address = hex_of(self.config.wallet.address)
         if registered is None:
-            yield wrong("on the chain", f"{address} is not a provider", "register it: svcd register")
+            yield wrong("on the chain", f"{address} is not registered as a provider", "register it: svcd register")
             return
         name = f"provider {registered.provider_id}"
         listed = "listed" if registered.listed else "not listed"
@@ -297,7 +297,7 @@ def _describe_readiness(answer: httpx.Response) -> str:
 
 
 async def _check_tab_route(tabs: TabsTable) -> str:
-    """Request a tab route at the published URL. The daemon answers 401, because the request names no tab."""
+    """Request a tab route at the published URL. The daemon answers 401, because the request has no token."""
     context = client_context(read_endpoint(tabs).certificate)
     async with httpx.AsyncClient(verify=context, trust_env=False, timeout=_CHECK_TIMEOUT_S) as http:
         try:
@@ -333,7 +333,7 @@ async def _check_load(model: ModelConfig) -> str:
         where = (
             model.load.url if isinstance(model.load, PrometheusSettings | JsonSettings) else "the share of busy slots"
         )
-        raise _CheckFailed(f"{where} gives no reading", "correct [model.load]")
+        raise _CheckFailed(f"no load could be read from {where}", "correct [model.load]")
     return f"{reading:.2f}"
 
 
@@ -367,25 +367,25 @@ class _CheckFailed(Exception):
         self.remedy = remedy
 
 
-async def _run_check(what: str, look: Callable[[], Awaitable[str]]) -> CheckRow:
+async def _run_check(name: str, check: Callable[[], Awaitable[str]]) -> CheckRow:
     with trio.move_on_after(_CHECK_TIMEOUT_S):
         try:
-            return right(what, await look())
+            return right(name, await check())
         except _CheckFailed as error:
-            return wrong(what, str(error), error.remedy)
+            return wrong(name, str(error), error.remedy)
         except OSError as error:
-            return wrong(what, str(error))
-    return wrong(what, f"no answer in {_CHECK_TIMEOUT_S:g} s")
+            return wrong(name, str(error))
+    return wrong(name, f"no answer in {_CHECK_TIMEOUT_S:g} s")
 
 
 def _check_writable(directory: Path) -> str:
     """Check the state directory without creating it, because the daemon may run as another user."""
-    there = next(path for path in (directory, *directory.parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise _CheckFailed(
-            f"{there} cannot be written by this user", "correct state_directory, or the owner of the folder"
+            f"{existing} cannot be written by this user", "correct state_directory, or the owner of the folder"
         )
-    return str(directory) if there == directory else f"{directory} will be created"
+    return str(directory) if existing == directory else f"{directory} will be created"
 
 
 async def _check_port_free(host: str, port: int, table: str) -> str:

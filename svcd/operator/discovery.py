@@ -16,7 +16,7 @@ from svcd.backends.load_settings import PrometheusSettings
 from svcd.backends.servers import ServedModels, read_served_models
 
 # Default ports of vLLM, SGLang, llama.cpp, Ollama and LMDeploy.
-USUAL_PORTS: Final = (8000, 30000, 8080, 11434, 23333)
+DEFAULT_PORTS: Final = (8000, 30000, 8080, 11434, 23333)
 _PROBE_TIMEOUT_S: Final = 2.0
 _MAX_SLOTS: Final = 256
 # Servers that run any number of requests at once. Other servers run one request at a time by default.
@@ -28,26 +28,26 @@ _DEFAULT_BATCHING_SLOTS: Final = 8
 class ModelServer:
     """Model server found at a URL.
 
-    `metrics` is the URL of the server's Prometheus metrics. `parallel` is the number of requests that the server runs
-    at once, or None if unknown.
+    `metrics_url` is the URL of the server's Prometheus metrics. `parallel_requests` is the number of requests that the
+    server runs at once, or None if unknown.
     """
 
     url: str
     served: ServedModels
-    metrics: str | None
-    parallel: int | None = None
+    metrics_url: str | None
+    parallel_requests: int | None = None
 
     def __str__(self) -> str:
         return f"{self.served.software or 'a server'} at {self.url}: {self.served}"
 
     @property
     def proposed_slots(self) -> int:
-        if self.parallel is not None:
-            return self.parallel
+        if self.parallel_requests is not None:
+            return self.parallel_requests
         return _DEFAULT_BATCHING_SLOTS if self.served.software in _BATCHING_SOFTWARE else 1
 
 
-async def find_local_servers(ports: Iterable[int] = USUAL_PORTS) -> list[ModelServer]:
+async def find_local_servers(ports: Iterable[int] = DEFAULT_PORTS) -> list[ModelServer]:
     return await find_servers(f"http://127.0.0.1:{port}" for port in ports)
 
 

@@ -1,7 +1,7 @@
 """Data of `svcd earnings`: settled, failed and reclaimed jobs by day and model, and changes of the reputation.
 
 Jobs come from the coordinator's job book. With `rpc_url`, amounts and reputation come from the chain. Reasons of
-failures come from the journal, which keeps three days. A job counts on the UTC day of its claim.
+failures come from the journal, which has the jobs of the last three days. A job counts on the UTC day of its claim.
 """
 
 import sqlite3
@@ -38,7 +38,7 @@ _DAY_S: Final = 86_400
 
 
 @attrs.define(slots=True)
-class ModelDay:
+class DailyModelEarnings:
     """Jobs and amounts of one model on one day. Amounts are in base units of the payment token."""
 
     settled: int = 0
@@ -49,8 +49,8 @@ class ModelDay:
     failed: int = 0
     reclaimed: int = 0
 
-    def add(self, other: "ModelDay") -> None:
-        for field in attrs.fields(ModelDay):
+    def add(self, other: "DailyModelEarnings") -> None:
+        for field in attrs.fields(DailyModelEarnings):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
@@ -58,12 +58,12 @@ class ModelDay:
 class Earnings:
     """Earnings by day and model.
 
-    `reputation` has the change by day, or is None without a node. `reasons` counts the failures of the last three days.
+    `reputation_changes` has the change by day, or is None without a node. `failure_reasons` counts failures by reason.
     """
 
-    rows: Mapping[tuple[str, str], ModelDay]
-    reputation: Mapping[str, int] | None
-    reasons: Mapping[tuple[str, str], Counter[str]]
+    rows: Mapping[tuple[str, str], DailyModelEarnings]
+    reputation_changes: Mapping[str, int] | None
+    failure_reasons: Mapping[tuple[str, str], Counter[str]]
     book: AddressBook
     current_reputation: int
 
@@ -80,20 +80,24 @@ async def read_earnings(config: DaemonConfig, days: int, clock: Clock | None = N
             session = await sign_in(coordinator.sessions)
             if not isinstance(session, ProviderSession):
                 raise Fatal(f"the coordinator rejected the sign-in of {signer.address}: {session.operator_message}")
-            first = (int(clock.wall()) // _DAY_S - days + 1) * _DAY_S
+            first = (int(clock.unix_time()) // _DAY_S - days + 1) * _DAY_S
             jobs = [
                 row for row in await coordinator.read_ended_jobs(session.provider_id) if _read_claimed_at(row) >= first
             ]
-            terms = await coordinator.fee_terms()
-            names = {model_id: name for name, model_id in (await coordinator.models()).items()}
-            provider = await coordinator.provider(session.provider_id)
+            terms = await coordinator.read_fee_terms()
+            model_names = {model_id: name for name, model_id in (await coordinator.read_model_ids()).items()}
+            provider = await coordinator.read_provider(session.provider_id)
             chain = _build_chain_reader(config, http, book, session.provider_id)
-            seen = await ChainHistory.read(chain, jobs, first) if chain is not None else None
+            history = await ChainHistory.read(chain, jobs, first) if chain is not None else None
         except (Unavailable, Refused) as wrong:
             raise Fatal(str(wrong)) from None
-    reasons = await trio.to_thread.run_sync(_count_reasons, config, first)
+    reasons = await trio.to_thread.run_sync(_count_failure_reasons, config, first)
     return Earnings(
-        _build_rows(jobs, names, terms, seen), seen.reputation if seen else None, reasons, book, provider.reputation
+        _build_rows(jobs, model_names, terms, history),
+        history.reputation_changes if history else None,
+        reasons,
+        book,
+        provider.reputation,
     )
 
 
@@ -108,22 +112,25 @@ def _read_claimed_at(row: Mapping[str, object]) -> int:
 
 
 def _build_rows(
-    jobs: Iterable[Mapping[str, object]], names: Mapping[int, str], terms: quotes.FeeTerms, seen: ChainHistory | None
-) -> dict[tuple[str, str], ModelDay]:
-    rows: dict[tuple[str, str], ModelDay] = defaultdict(ModelDay)
+    jobs: Iterable[Mapping[str, object]],
+    model_names: Mapping[int, str],
+    terms: quotes.FeeTerms,
+    history: ChainHistory | None,
+) -> dict[tuple[str, str], DailyModelEarnings]:
+    rows: dict[tuple[str, str], DailyModelEarnings] = defaultdict(DailyModelEarnings)
     for entry in jobs:
         job = Job.read(entry)
-        row = rows[utc_day(job.claimed_at), names.get(job.model_id, f"model {job.model_id}")]
+        row = rows[utc_day(job.claimed_at), model_names.get(job.model_id, f"model {job.model_id}")]
         quote = quotes.quote(job.rate_in, job.rate_out, job.units_in, job.units_out, terms)
         if job.state == JobState.SETTLED:
-            made = seen.settlements.get(job.job_id) if seen is not None else None
-            made = made or _compute_amounts(
+            amounts = history.settlements.get(job.job_id) if history is not None else None
+            amounts = amounts or _compute_amounts(
                 job, read_uint(entry.get("completion_tok"), 32, "completion_tok"), quote, terms
             )
-            row.add(ModelDay(1, made.cost, made.treasury, terms.gas_fee, made.refund))
+            row.add(DailyModelEarnings(1, amounts.cost, amounts.treasury, terms.gas_fee, amounts.refund))
         elif entry.get("ended_because") in (EndedBecause.PROVIDER_FAIL, EndedBecause.RECLAIM):
             failed = entry.get("ended_because") == EndedBecause.PROVIDER_FAIL
-            row.add(ModelDay(refunded=quote.amount, failed=int(failed), reclaimed=int(not failed)))
+            row.add(DailyModelEarnings(refunded=quote.amount, failed=int(failed), reclaimed=int(not failed)))
     return dict(sorted(rows.items()))
 
 
@@ -134,7 +141,7 @@ def _compute_amounts(job: Job, completion_tok: int, quote: quotes.Quote, terms: 
     return SettledAmounts(cost, treasury, quote.amount - cost - treasury)
 
 
-def _count_reasons(config: DaemonConfig, since: float) -> dict[tuple[str, str], Counter[str]]:
+def _count_failure_reasons(config: DaemonConfig, since: float) -> dict[tuple[str, str], Counter[str]]:
     found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     statement = "select model, reason, claim_sent from jobs where state in ('failed', 'given_up') and claim_sent >= ?"
     try:

@@ -9,29 +9,29 @@ import attrs
 
 from common.address_book import AddressBook
 from common.text_table import grid_lines, hanging_text
-from svcd.operator.earnings import Earnings, ModelDay
+from svcd.operator.earnings import DailyModelEarnings, Earnings
 
 _COLUMNS: Final = ("day", "model", "settled", "earned", "fees", "gas_fees", "refunded", "failed", "reclaimed")
 
 
-def earnings_records(found: Earnings) -> list[dict[str, object]]:
-    """Return records with amounts in base units. A day's change of reputation is a record without a model."""
+def earnings_records(earnings: Earnings) -> list[dict[str, object]]:
+    """Return records with amounts in base units. A record of a day's reputation change has no model."""
     records: list[dict[str, object]] = []
-    for (day, model), row in found.rows.items():
-        reasons = dict(sorted(found.reasons.get((day, model), Counter()).items()))
+    for (day, model), row in earnings.rows.items():
+        reasons = dict(sorted(earnings.failure_reasons.get((day, model), Counter()).items()))
         amounts = dict(zip(_COLUMNS[2:], attrs.astuple(row), strict=True))
         records.append({"day": day, "model": model, **amounts, "reputation": None, "reasons": reasons})
-    for day, change in sorted((found.reputation or {}).items()):
+    for day, change in sorted((earnings.reputation_changes or {}).items()):
         empty = dict.fromkeys(_COLUMNS[1:])
         records.append({"day": day, **empty, "reputation": change, "reasons": {}})
     return records
 
 
-def earnings_csv(found: Earnings) -> str:
+def earnings_csv(earnings: Earnings) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, [*_COLUMNS, "reputation", "reasons"], lineterminator="\n")
     writer.writeheader()
-    for record in earnings_records(found):
+    for record in earnings_records(earnings):
         reasons = record["reasons"]
         why = " ".join(f"{reason}={count}" for reason, count in reasons.items()) if isinstance(reasons, dict) else ""
         writer.writerow(record | {"reasons": why})
@@ -39,8 +39,8 @@ def earnings_csv(found: Earnings) -> str:
 
 
 def earnings_table(earnings: Earnings, columns: int | None = None) -> str:
-    """Return a table for a terminal of `columns` columns, with remarks below it."""
-    total = ModelDay()
+    """Return a table for a terminal that is `columns` wide, followed by remarks."""
+    total = DailyModelEarnings()
     lines: list[tuple[str, ...]] = [("day", "model", "settled", "earned", "fees", "refunded", "failed", "reclaimed")]
     for (day, model), row in [*earnings.rows.items(), (("", "in all"), total)]:
         if row is not total:
@@ -50,16 +50,19 @@ def earnings_table(earnings: Earnings, columns: int | None = None) -> str:
     text = grid_lines(lines, columns, right_aligned=range(2, len(lines[0])), own_line_cells=2)
     gas = _format_amount(earnings.book, total.gas_fees)
     text.append(f"amounts in {earnings.book.token_domain.name}; fees go to the market, including {gas} for gas")
-    for (day, model), reasons in sorted(earnings.reasons.items()):
+    for (day, model), reasons in sorted(earnings.failure_reasons.items()):
         why = ", ".join(f"{count} × {reason}" for reason, count in sorted(reasons.items()))
         text.append(f"{day} {model}: not settled for {why}")
-    if earnings.reputation is None:
+    if earnings.reputation_changes is None:
         text.append(
             f"reputation {earnings.current_reputation}; set rpc_url to see its changes by day, and the amounts on the"
             " chain"
         )
     else:
-        changes = ", ".join(f"{day} {change:+d}" for day, change in sorted(earnings.reputation.items())) or "no change"
+        changes = (
+            ", ".join(f"{day} {change:+d}" for day, change in sorted(earnings.reputation_changes.items()))
+            or "no change"
+        )
         text.append(f"reputation {earnings.current_reputation} ({changes})")
     return "\n".join(hanging_text("", line, columns) if columns and len(line) > columns else line for line in text)
 

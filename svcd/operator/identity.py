@@ -26,7 +26,7 @@ from svcd.coordinator.sessions import SignInRefused, provider_sessions
 log = structlog.get_logger(__name__)
 
 MAX_EVIDENCE_BYTES: Final = 32_768
-_BLOCK_TIME_LEAD_S: Final = 60  # added to the signed time, because the registration's block may be ahead of this clock
+_BLOCK_TIME_LEAD_S: Final = 60  # added to the signed time, because the chain's time may be ahead of this clock
 _IDENTITY_TIMEOUT_S: Final = 120.0
 
 
@@ -65,7 +65,7 @@ def _build_evidence(config: DaemonConfig) -> bytes:
     try:
         evidence = config.evidence_file.read_bytes()
     except OSError as broken:
-        raise Fatal(f"{config.evidence_file}: {broken.strerror}") from None
+        raise Fatal(f"keys.evidence_file {config.evidence_file} cannot be read ({broken.strerror})") from None
     try:
         fields = parse(evidence)
     except Refused:

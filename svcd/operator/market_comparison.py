@@ -41,10 +41,13 @@ def check_prices(model: ModelConfig, model_id: int, others: Collection[PostedAsk
     details = []
     of_model = [ask for ask in others if ask.model_id == model_id]
     if not of_model:
-        return unknown(name, "no other provider has a price")
+        return unknown(name, "no other provider has an ask for this model")
     for window, own in sorted(model.asks.items()):
-        beside = [ask for ask in of_model if ask.sla == window] or of_model
-        pairs = ((own.rate_in, min(ask.rate_in for ask in beside)), (own.rate_out, min(ask.rate_out for ask in beside)))
+        compared = [ask for ask in of_model if ask.sla == window] or of_model
+        pairs = (
+            (own.rate_in, min(ask.rate_in for ask in compared)),
+            (own.rate_out, min(ask.rate_out for ask in compared)),
+        )
         ratios = [ours / theirs for ours, theirs in pairs if ours and theirs]
         farthest = max(ratios, key=lambda ratio: max(ratio, 1 / ratio), default=1.0)
         worst = max(worst, farthest, 1 / farthest)

@@ -10,7 +10,7 @@ from common.address_book import AddressBook
 from common.daemon.process import Fatal
 from common.refusal import Refused
 from svcd.base.errors import Unavailable
-from svcd.coordinator.client import Floors, MarketReads, open_transport, read_deployment
+from svcd.coordinator.client import Floors, MarketReader, open_transport, read_deployment
 
 # Windows to propose if the coordinator lists neither the market's windows nor any ask.
 _DEFAULT_WINDOWS_S: Final = (3600, 86400)
@@ -31,12 +31,12 @@ class ReportedMarket:
 async def read_market(http: httpx.AsyncClient) -> ReportedMarket:
     """Read the market at the client's `base_url`. Raise `Fatal` if no coordinator answers there."""
     url, transport = str(http.base_url).rstrip("/"), open_transport(http)
-    coordinator = MarketReads(transport)
+    coordinator = MarketReader(transport)
     try:
         book = await read_deployment(transport)
-        models, floors = await coordinator.models(), await coordinator.floors()
-        allowed = await coordinator.windows()
-        gateway = await coordinator.gateway()
+        models, floors = await coordinator.read_model_ids(), await coordinator.read_floors()
+        allowed = await coordinator.read_windows()
+        gateway = await coordinator.read_gateway_url()
     except Unavailable as unavailable:
         raise Fatal(f"cannot read the market from the coordinator at {url}: {unavailable}") from None
     except Refused as wrong:
@@ -47,12 +47,12 @@ async def read_market(http: httpx.AsyncClient) -> ReportedMarket:
     return ReportedMarket(book, gateway, models, windows, floors)
 
 
-def match_models(market: Iterable[str], served: Sequence[str]) -> dict[str, str]:
+def match_models(market_names: Iterable[str], served_names: Sequence[str]) -> dict[str, str]:
     """Return the server's name for each market model. Names match if they are equal, or equal after the last slash."""
     found: dict[str, str] = {}
-    for name in market:
-        exact = [each for each in served if each == name]
-        alike = [each for each in served if _base_name(each) == _base_name(name)]
+    for name in market_names:
+        exact = [each for each in served_names if each == name]
+        alike = [each for each in served_names if _base_name(each) == _base_name(name)]
         if exact or alike:
             found[name] = (exact or alike)[0]
     return found

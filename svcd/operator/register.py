@@ -20,17 +20,17 @@ from svc.wire.connections import open_client
 from svcd.base.errors import Unavailable
 from svcd.config import DaemonConfig
 from svcd.coordinator.chain import ChainReader, Registration
-from svcd.coordinator.client import MarketReads, open_transport, read_deployment
+from svcd.coordinator.client import MarketReader, open_transport, read_deployment
 from svcd.operator.identity import publish_identity
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 _REGISTER_CALL: Final = call_data(load_artifact("ProviderRegistry"), "register")
 _RECEIPT_TIMEOUT_S: Final = 120.0
 _RETRY_INTERVAL_S: Final = 1.0
 _INDEX_TIMEOUT_S: Final = 10.0
 _ADMIN_POLL_INTERVAL_S: Final = 5.0
-_GAS_MARGIN_RATIO: Final = (6, 5)  # factor on the estimate, because the state may change until the transaction is mined
+_GAS_MARGIN_RATIO: Final = (6, 5)  # applied to the gas estimate, because the state may change before the block
 _FULL_REPUTATION: Final = 1000
 
 
@@ -51,16 +51,16 @@ class RegisterOptions:
 class TransactionCost:
     nonce: int
     gas: int
-    tip: int
-    fee_cap: int
+    tip_per_gas: int
+    fee_cap_per_gas: int
     balance: int
 
     @property
     def max_cost(self) -> int:
-        return self.gas * self.fee_cap
+        return self.gas * self.fee_cap_per_gas
 
 
-async def register(config: DaemonConfig, options: RegisterOptions, say: Say) -> bool:
+async def register(config: DaemonConfig, options: RegisterOptions, print_line: PrintLine) -> bool:
     """Register the wallet. Return True if the admin has completed every step. Raise `Fatal` for a failure."""
     url = options.rpc_url or config.rpc_url
     if url is None:
@@ -73,19 +73,19 @@ async def register(config: DaemonConfig, options: RegisterOptions, say: Say) -> 
             await _check_market(chain)
             registered = await chain.read_registration(config.wallet.address)
             if registered is None:
-                registered = await _send_registration(chain, config, options, say)
+                registered = await _send_registration(chain, config, options, print_line)
                 if registered is None:
                     return False
             else:
-                say(f"{hex_of(config.wallet.address)} is provider {registered.provider_id} already")
-            await _publish_box_key(config, registered, say)
+                print_line(f"{hex_of(config.wallet.address)} is provider {registered.provider_id} already")
+            await _publish_box_key(config, registered, print_line)
             return await _wait_for_admission(
                 chain,
-                market=MarketReads(transport),
+                market=MarketReader(transport),
                 config=config,
                 provider_id=registered.provider_id,
                 options=options,
-                say=say,
+                print_line=print_line,
             )
         except (Unavailable, Refused) as wrong:
             raise Fatal(str(wrong)) from None
@@ -101,13 +101,13 @@ async def _check_market(chain: ChainReader) -> None:
 
 
 async def _send_registration(
-    chain: ChainReader, config: DaemonConfig, options: RegisterOptions, say: Say
+    chain: ChainReader, config: DaemonConfig, options: RegisterOptions, print_line: PrintLine
 ) -> Registration | None:
     """Send the registration, and return the provider. Return None if the operator did not confirm the cost."""
     wallet, registry = config.wallet, chain.book.provider_registry
     cost = await _estimate_cost(chain, wallet.address)
-    say(f"register() of {hex_of(registry)} on chain {chain.book.chain_id}, sent by {hex_of(wallet.address)}")
-    say(
+    print_line(f"register() of {hex_of(registry)} on chain {chain.book.chain_id}, sent by {hex_of(wallet.address)}")
+    print_line(
         f"gas {cost.gas}, at most {_format_coins(cost.max_cost)} of the native coin;"
         f" the wallet has {_format_coins(cost.balance)}"
     )
@@ -116,30 +116,39 @@ async def _send_registration(
             f"send {_format_coins(cost.max_cost - cost.balance)} or more of the native coin to {hex_of(wallet.address)}"
         )
     if options.dry_run or not options.confirm():
-        say("the registration was simulated, but not sent (--yes sends it)")
+        print_line("the registration was simulated, but not sent (send it with --yes)")
         return None
     transaction = Transaction(
-        *(chain.book.chain_id, cost.nonce, cost.tip, cost.fee_cap, cost.gas, registry, 0, _REGISTER_CALL)
+        *(
+            chain.book.chain_id,
+            cost.nonce,
+            cost.tip_per_gas,
+            cost.fee_cap_per_gas,
+            cost.gas,
+            registry,
+            0,
+            _REGISTER_CALL,
+        )
     )
     signed = transaction.sign(wallet)
-    say(f"sent {hex_of(signed.hash)}")
+    print_line(f"sent {hex_of(signed.hash)}")
     try:
         await chain.call_node("eth_sendRawTransaction", hex_of(signed.raw))
     except Unavailable as refused:
         # A node may accept the transaction and still answer with an error, so wait for the receipt.
-        say(f"{refused}; waiting for the receipt, because the node may have accepted the transaction")
+        print_line(f"{refused}; waiting for the receipt, because the node may have accepted the transaction")
     await _wait_until_mined(chain, hex_of(signed.hash))
     registered = await chain.read_registration(wallet.address)
     if registered is None:
         raise Fatal(
             f"{hex_of(signed.hash)} is mined, but the registry does not know the wallet: ask the market's admin"
         )
-    say(f"{hex_of(wallet.address)} is provider {registered.provider_id}")
+    print_line(f"{hex_of(wallet.address)} is provider {registered.provider_id}")
     return registered
 
 
 async def _estimate_cost(chain: ChainReader, address: bytes) -> TransactionCost:
-    """Return the cost. The gas estimate simulates the call, so it fails if the registry would reject the call."""
+    """Estimate the cost. The estimate simulates the call. Raise `Unavailable` if the registry would reject the call."""
     call = {"from": hex_of(address), "to": hex_of(chain.book.provider_registry), "data": hex_of(_REGISTER_CALL)}
     block = await chain.call_node("eth_getBlockByNumber", "latest", False)
     base = read_quantity(block if isinstance(block, dict) else {}, "baseFeePerGas")
@@ -169,7 +178,7 @@ async def _wait_until_mined(chain: ChainReader, tx_hash: str) -> None:
                 receipt = None
             if isinstance(receipt, dict):
                 if read_quantity(receipt, "status") != 1:
-                    raise Fatal(f"{tx_hash} was mined and reverted: run this command again to see why")
+                    raise Fatal(f"{tx_hash} was mined and reverted: run this command again to see the reason")
                 return
             await trio.sleep(_RETRY_INTERVAL_S)
     raise Fatal(
@@ -183,19 +192,19 @@ def _format_coins(wei: int) -> str:
     return f"{whole}.{rest:06d}"
 
 
-async def _publish_box_key(config: DaemonConfig, registered: Registration, say: Say) -> None:
-    """Publish the box key through the coordinator, which pays the gas. After a failure, the operator can retry."""
+async def _publish_box_key(config: DaemonConfig, registered: Registration, print_line: PrintLine) -> None:
+    """Publish the box key through the coordinator, which pays the gas. If this fails, show the command for a retry."""
     if config.box is None or registered.box_key == config.box.public.raw:
         return
     until = trio.current_time() + _INDEX_TIMEOUT_S
     try:
-        say(
+        print_line(
             await retry(
                 partial(publish_identity, config), on=Fatal, max_wait_s=_RETRY_INTERVAL_S, deadline=lambda: until
             )
         )
     except Fatal as failed:
-        say(f"the box key is not published: {failed}; publish it with `svcd identity`")
+        print_line(f"the box key is not published: {failed}; publish it with `svcd identity`")
 
 
 @attrs.frozen(slots=True)
@@ -203,18 +212,18 @@ class AdminStep:
     """Step that the market's admin must take, with the command for it."""
 
     done: bool
-    about: str
+    description: str
     command: str
 
 
 async def _wait_for_admission(
     chain: ChainReader,
     *,
-    market: MarketReads,
+    market: MarketReader,
     config: DaemonConfig,
     provider_id: int,
     options: RegisterOptions,
-    say: Say,
+    print_line: PrintLine,
 ) -> bool:
     reported: frozenset[str] = frozenset()
     until = trio.current_time() + (options.wait_seconds or 0)
@@ -222,16 +231,16 @@ async def _wait_for_admission(
         steps = await read_admission_steps(chain, market, config, provider_id)
         missing = [step for step in steps if not step.done]
         for step in steps:
-            if step.done and step.about not in reported:
-                say(f"done     {step.about}")
-        reported |= {step.about for step in steps if step.done}
+            if step.done and step.description not in reported:
+                print_line(f"done     {step.description}")
+        reported |= {step.description for step in steps if step.done}
         if not missing:
-            say("the market's admin has completed every step: run `svcd check`, then `svcd run`")
+            print_line("the market's admin has completed every step: run `svcd check`, then `svcd run`")
             return True
         if "asked" not in reported:
-            say("missing  steps of the market's admin (`svcd check` shows them, `svcd register --wait` waits):")
+            print_line("missing  steps of the market's admin (`svcd check` shows them, `svcd register --wait` waits):")
             for step in missing:
-                say(f"         {step.about}: {step.command}")
+                print_line(f"         {step.description}: {step.command}")
             reported |= {"asked"}
         if options.wait_seconds is None:
             return False
@@ -241,7 +250,7 @@ async def _wait_for_admission(
 
 
 async def read_admission_steps(
-    chain: ChainReader, market: MarketReads, config: DaemonConfig, provider_id: int
+    chain: ChainReader, market: MarketReader, config: DaemonConfig, provider_id: int
 ) -> list[AdminStep]:
     """Return the admin's steps for a provider. `done` is read from the chain."""
     providers = load_artifact("ProviderRegistry")
@@ -258,7 +267,7 @@ async def read_admission_steps(
             f"{admin} ceiling {provider_id} {ceiling}",
         ),
     ]
-    known = await market.models()
+    known = await market.read_model_ids()
     for name in config.slots:
         if name not in known:
             steps.append(

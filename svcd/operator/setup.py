@@ -16,9 +16,7 @@ from common.secp256k1 import Wallet
 from svc.wire.connections import open_client
 from svcd.base.keys import BOX_KEY_FILE, PASSWORD_FILE, WALLET_FILE, create_box_key, store_secret
 from svcd.base.kinds import http_url
-from svcd.operator.discovery import ModelServer, find_local_servers, find_servers
-from svcd.operator.market_lookup import ReportedMarket, match_models, read_market
-from svcd.operator.written_config import (
+from svcd.operator.config_text import (
     SYSTEM_FOLDER,
     OfferedModel,
     Rates,
@@ -26,10 +24,12 @@ from svcd.operator.written_config import (
     configuration_text,
     toml_string,
 )
+from svcd.operator.discovery import ModelServer, find_local_servers, find_servers
+from svcd.operator.market_lookup import ReportedMarket, match_models, read_market
 
-Say = Callable[[str], None]
-Ask = Callable[[str, str | None, str], str]
-"""Function that asks a question. Arguments: the question, the proposed answer, the equivalent flag."""
+PrintLine = Callable[[str], None]
+Prompt = Callable[[str, str | None, str], str]
+"""Function that prompts for an answer. Arguments: the question, the proposed answer, the equivalent flag."""
 
 _NEW_KEY, _NEW_KEYSTORE = "new", "keystore"
 _MAX_LISTED_NAMES = 20
@@ -37,8 +37,8 @@ _MARKET_TIMEOUT_S = 15.0
 T = TypeVar("T")
 
 
-def ask_at_terminal(question: str, proposed: str | None, flag: str) -> str:
-    """Ask at the terminal. Without a terminal, return the proposal, or raise `Fatal` if there is no proposal."""
+def prompt_at_terminal(question: str, proposed: str | None, flag: str) -> str:
+    """Prompt at the terminal. Without a terminal, return the proposal, or raise `Fatal` if there is no proposal."""
     if not sys.stdin.isatty():
         if proposed is None:
             raise Fatal(f"{flag} must be given: there is no terminal to prompt at")
@@ -56,46 +56,46 @@ def ask_at_terminal(question: str, proposed: str | None, flag: str) -> str:
 class Dialogue:
     """Dialogue of `svcd init`, which repeats a question after an invalid answer."""
 
-    ask: Ask
-    say: Say
+    prompt: Prompt
+    print_line: PrintLine
 
     def read_answer(
-        self, given: str | None, question: str, proposed: str | None, flag: str, read: Callable[[str], T]
+        self, flag_value: str | None, question: str, proposed: str | None, flag: str, parse: Callable[[str], T]
     ) -> T:
-        """Return the flag's value, or ask until the answer is valid. Raise `Fatal` for an invalid flag."""
-        if given is not None:
-            return read(given)
+        """Return the flag's value, or prompt until the answer is valid. Raise `Fatal` for an invalid flag."""
+        if flag_value is not None:
+            return parse(flag_value)
         while True:
-            text = self.ask(question, proposed, flag)
+            text = self.prompt(question, proposed, flag)
             try:
-                return read(text)
+                return parse(text)
             except Fatal as mistake:
-                self.say(f"    {mistake}")
-                if text == proposed:  # without a terminal, the dialogue would repeat a wrong proposal forever
+                self.print_line(f"    {mistake}")
+                if text == proposed:  # without a terminal, an invalid proposal would repeat forever
                     proposed = None
 
 
-def set_up(options: SetupOptions, ask: Ask, say: Say, password: Callable[[], str]) -> None:
-    """Write the configuration and its keys. `password` is called if a keystore is created."""
+def set_up(options: SetupOptions, prompt: Prompt, print_line: PrintLine, read_password: Callable[[], str]) -> None:
+    """Write the configuration and its keys. `read_password` is called if a keystore is created."""
     if options.config.exists():
         raise Fatal(f"{options.config} already exists: edit it, or name another file with `--config`")
-    asking = Dialogue(ask, say)
-    coordinator, market = asking.read_answer(
+    dialogue = Dialogue(prompt, print_line)
+    coordinator, market = dialogue.read_answer(
         options.coordinator, "1/6 address of the coordinator", None, "--coordinator", _read_market_at
     )
     names = ", ".join(market.models) or "none"
-    say(f"    chain {market.book.chain_id}, token {market.book.token_domain.name}; models: {names}")
-    gateway = asking.read_answer(
+    print_line(f"    chain {market.book.chain_id}, token {market.book.token_domain.name}; models: {names}")
+    gateway = dialogue.read_answer(
         options.gateway or market.gateway,
-        "    address of a gateway for payloads (the market names none)",
+        "    address of a gateway for payloads (the coordinator reports none)",
         None,
         "--gateway",
         _parse_address,
     )
-    servers = _ask_servers(options, asking)
-    offered = _ask_slots(options, _ask_models(options, market, servers, asking), asking)
-    rates = _ask_rates(options, market, offered, asking)
-    wallet = asking.read_answer(
+    servers = _ask_servers(options, dialogue)
+    offered = _ask_slots(options, _ask_models(options, market, servers, dialogue), dialogue)
+    rates = _ask_rates(options, market, offered, dialogue)
+    wallet = dialogue.read_answer(
         options.wallet,
         "6/6 wallet, a `new` key, a new encrypted `keystore`, or the path of a key that you have",
         _NEW_KEY,
@@ -103,8 +103,8 @@ def set_up(options: SetupOptions, ask: Ask, say: Say, password: Callable[[], str
         _check_wallet_choice,
     )
     options.credentials.mkdir(mode=0o700, parents=True, exist_ok=True)
-    keys = _create_keys(options, wallet, password, say)
-    addresses = options.addresses or _write_addresses(options.folder / "addresses.json", market, say)
+    keys = _create_keys(options, wallet, read_password, print_line)
+    addresses = options.addresses or _write_addresses(options.folder / "addresses.json", market, print_line)
     text = configuration_text(
         options,
         coordinator=coordinator,
@@ -116,8 +116,8 @@ def set_up(options: SetupOptions, ask: Ask, say: Say, password: Callable[[], str
         windows=market.windows,
     )
     _write_new_file(options.config, text)
-    say(f"wrote {options.config}")
-    _print_next_steps(options, market, offered, say)
+    print_line(f"wrote {options.config}")
+    _print_next_steps(options, market, offered, print_line)
 
 
 def _read_market_at(text: str) -> tuple[str, ReportedMarket]:
@@ -137,10 +137,10 @@ def _parse_address(text: str) -> str:
         raise Fatal(f"{text!r} must be {http_url.expected}") from None
 
 
-def _ask_servers(options: SetupOptions, asking: Dialogue) -> list[ModelServer]:
+def _ask_servers(options: SetupOptions, dialogue: Dialogue) -> list[ModelServer]:
     found = [] if options.servers else trio.run(find_local_servers)
     for server in found:
-        asking.say(f"    {server}")
+        dialogue.print_line(f"    {server}")
     urls = " ".join(server.url for server in found) or None
 
     def read_servers(text: str) -> list[ModelServer]:
@@ -151,16 +151,16 @@ def _ask_servers(options: SetupOptions, asking: Dialogue) -> list[ModelServer]:
             raise Fatal(f"no list of models at {text}: start the model server, or name another server")
         return named
 
-    return asking.read_answer(
+    return dialogue.read_answer(
         " ".join(options.servers) or None, "2/6 address of the model server", urls, "--server", read_servers
     )
 
 
 def _ask_models(
-    options: SetupOptions, market: ReportedMarket, servers: Sequence[ModelServer], asking: Dialogue
+    options: SetupOptions, market: ReportedMarket, servers: Sequence[ModelServer], dialogue: Dialogue
 ) -> list[OfferedModel]:
     if options.models:
-        return _match_models(options.models, market, servers)
+        return _parse_models(options.models, market, servers)
     alike = {
         name: each for server in servers for name, each in match_models(market.models, server.served.names).items()
     }
@@ -170,20 +170,20 @@ def _ask_models(
     for server in servers:
         names = server.served.names
         more = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
-        asking.say(f"    {server.url} serves {', '.join(names[:_MAX_LISTED_NAMES])}{more}")
-    return asking.read_answer(
+        dialogue.print_line(f"    {server.url} serves {', '.join(names[:_MAX_LISTED_NAMES])}{more}")
+    return dialogue.read_answer(
         None,
         "3/6 models to offer, as MARKET=SERVED",
         proposed,
         "--model",
-        lambda text: _match_models(text.replace(",", " ").split(), market, servers),
+        lambda text: _parse_models(text.replace(",", " ").split(), market, servers),
     )
 
 
-def _match_models(texts: Sequence[str], market: ReportedMarket, servers: Sequence[ModelServer]) -> list[OfferedModel]:
+def _parse_models(texts: Sequence[str], market: ReportedMarket, servers: Sequence[ModelServer]) -> list[OfferedModel]:
     pairs = [each.partition("=")[::2] for each in texts]
     if not pairs:
-        raise Fatal(f"name a model of the market; it has {', '.join(market.models) or 'none'}")
+        raise Fatal(f"no model is named; the market has {', '.join(market.models) or 'none'}")
     offered = []
     for name, given in pairs:
         if name not in market.models:
@@ -191,12 +191,12 @@ def _match_models(texts: Sequence[str], market: ReportedMarket, servers: Sequenc
         served = given or match_models([name], [each for s in servers for each in s.served.names]).get(name, name)
         server = next((each for each in servers if each.served.accepts(served)), None)
         if server is None:
-            raise Fatal(f"{name}: no server has {served!r}; the servers are {'; '.join(map(str, servers))}")
+            raise Fatal(f"{name}: no server has a model {served!r}; the servers are {'; '.join(map(str, servers))}")
         offered.append(OfferedModel(name, market.models[name], server, served))
     return offered
 
 
-def _ask_slots(options: SetupOptions, offered: Sequence[OfferedModel], asking: Dialogue) -> list[OfferedModel]:
+def _ask_slots(options: SetupOptions, offered: Sequence[OfferedModel], dialogue: Dialogue) -> list[OfferedModel]:
     """Ask for each model's number of slots. The models of one server share the server's capacity."""
     models = []
     for model in offered:
@@ -204,7 +204,7 @@ def _ask_slots(options: SetupOptions, offered: Sequence[OfferedModel], asking: D
         proposed = str(max(1, model.server.proposed_slots // sharing))
         question = f"4/6 jobs of {model.name} to run at a time"
         given = None if options.slots is None else str(options.slots)
-        slots = asking.read_answer(given, question, proposed, "--slots", _parse_slots)
+        slots = dialogue.read_answer(given, question, proposed, "--slots", _parse_slots)
         models.append(attrs.evolve(model, slots=slots))
     return models
 
@@ -216,11 +216,11 @@ def _parse_slots(text: str) -> int:
 
 
 def _ask_rates(
-    options: SetupOptions, market: ReportedMarket, offered: Sequence[OfferedModel], asking: Dialogue
+    options: SetupOptions, market: ReportedMarket, offered: Sequence[OfferedModel], dialogue: Dialogue
 ) -> Rates:
-    """Propose rates by model and window, and return the proposed rates, scaled by the operator's percentage.
+    """Propose rates for each model and window. Return these rates, scaled by the operator's percentage.
 
-    The proposal is the market's lowest ask in the window, or the model's lowest ask in any window, or a default.
+    The proposal is the lowest ask for the model in the window, otherwise in any window, otherwise a default.
     """
     unit = 10**market.book.payment_token_decimals
     proposed: Rates = {}
@@ -228,19 +228,21 @@ def _ask_rates(
         elsewhere = [floor for (each, _), floor in market.floors.items() if each == model.model_id]
         for window in market.windows:
             floor = market.floors.get((model.model_id, window)) or min(elsewhere, default=None)
-            known = "floor of the book" if floor else "no asks yet"
+            source = "lowest ask" if floor else "no asks yet"
             rate_in, rate_out = floor or (unit // 10 or 1, unit // 5 or 1)
             proposed[model.name, window] = options.rate_in or rate_in, options.rate_out or rate_out
             shown = " / ".join(f"{rate / unit:g}" for rate in proposed[model.name, window])
-            asking.say(
-                f"    {model.name}, window {window} s: {shown} {market.book.token_domain.name} per million ({known})"
+            dialogue.print_line(
+                f"    {model.name}, window {window} s: {shown} {market.book.token_domain.name} per million ({source})"
             )
     if options.price_percent is not None:
         percent = options.price_percent
     elif options.rate_in is not None and options.rate_out is not None:
         percent = 100
     else:
-        percent = asking.read_answer(None, "5/6 prices, in percent of these", "100", "--price-percent", _parse_percent)
+        percent = dialogue.read_answer(
+            None, "5/6 prices, in percent of these", "100", "--price-percent", _parse_percent
+        )
     return {
         pair: (-(-rate_in * percent // 100), max(1, -(-rate_out * percent // 100)))
         for pair, (rate_in, rate_out) in proposed.items()
@@ -260,38 +262,42 @@ def _check_wallet_choice(text: str) -> str:
     return text
 
 
-def _create_keys(options: SetupOptions, wallet: str, password: Callable[[], str], say: Say) -> list[str]:
+def _create_keys(
+    options: SetupOptions, wallet: str, read_password: Callable[[], str], print_line: PrintLine
+) -> list[str]:
     """Create missing keys, and return the lines of the [keys] table."""
     folder = options.credentials
     lines = []
     if wallet in (_NEW_KEY, _NEW_KEYSTORE):
         lines.append(f'wallet = "{WALLET_FILE}"')
-        place = folder / WALLET_FILE
+        wallet_file = folder / WALLET_FILE
         if wallet == _NEW_KEYSTORE:
-            say(f"put the keystore's password into {folder / PASSWORD_FILE}, readable only by you (chmod 600)")
+            print_line(f"put the keystore's password into {folder / PASSWORD_FILE}, readable only by you (chmod 600)")
             lines.append(f'wallet_password = "{PASSWORD_FILE}"')
-        if place.exists():
-            say(f"kept the existing {place}")
+        if wallet_file.exists():
+            print_line(f"kept the existing {wallet_file}")
         else:
             secret = new_private_key()
-            text = hex_of(secret) + "\n" if wallet == _NEW_KEY else encrypt_keystore(secret, password())
-            store_secret(place, text)
-            say(f"wrote {place}: wallet {hex_of(Wallet(secret).address)}; back it up")
+            text = hex_of(secret) + "\n" if wallet == _NEW_KEY else encrypt_keystore(secret, read_password())
+            store_secret(wallet_file, text)
+            print_line(f"wrote {wallet_file}: wallet {hex_of(Wallet(secret).address)}; back it up")
     else:
         lines.append(f"wallet = {toml_string(Path(wallet).absolute())}")
     lines.append(f'box = "{BOX_KEY_FILE}"')
     if (folder / BOX_KEY_FILE).exists():
-        say(f"kept the existing {folder / BOX_KEY_FILE}")
+        print_line(f"kept the existing {folder / BOX_KEY_FILE}")
     else:
-        say(f"wrote {folder / BOX_KEY_FILE}: box key {hex_of(create_box_key(folder).raw)}")
+        print_line(f"wrote {folder / BOX_KEY_FILE}: box key {hex_of(create_box_key(folder).raw)}")
     return lines
 
 
-def _write_addresses(path: Path, market: ReportedMarket, say: Say) -> Path:
+def _write_addresses(path: Path, market: ReportedMarket, print_line: PrintLine) -> Path:
     text = json.dumps(market.book.as_json(), indent=2) + "\n"
     if not path.exists():
         _write_new_file(path, text)
-        say(f"wrote {path}, as reported by the coordinator; compare it with the address book that the market publishes")
+        print_line(
+            f"wrote {path}, as reported by the coordinator; compare it with the address book that the market publishes"
+        )
     return path
 
 
@@ -300,11 +306,15 @@ def _write_new_file(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _print_next_steps(options: SetupOptions, market: ReportedMarket, offered: Sequence[OfferedModel], say: Say) -> None:
+def _print_next_steps(
+    options: SetupOptions, market: ReportedMarket, offered: Sequence[OfferedModel], print_line: PrintLine
+) -> None:
     flag = "" if options.folder == SYSTEM_FOLDER else f" --config {options.config}"
     rpc = "" if options.rpc_url else " --rpc-url URL"
-    say("next:")
-    say(f'  svcd try{flag} {offered[0].name} "hello"    runs a job through the model server and both seals')
-    say(f"  svcd register{flag}{rpc}    needs a little of the native coin of chain {market.book.chain_id}")
-    say(f"  svcd check{flag}    shows what is right and what is wrong")
-    say(f"  svcd run{flag}    or systemctl enable --now svcd")
+    print_line("next:")
+    print_line(
+        f'  svcd try{flag} {offered[0].name} "hello"    runs one job through the model server, without the chain'
+    )
+    print_line(f"  svcd register{flag}{rpc}    needs a little of the native coin of chain {market.book.chain_id}")
+    print_line(f"  svcd check{flag}    shows what is right and what is wrong")
+    print_line(f"  svcd run{flag}    or systemctl enable --now svcd")

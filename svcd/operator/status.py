@@ -12,7 +12,7 @@ from common.checks import CheckRow, fact, right_or_wrong, unknown, wrong
 from common.response_checks import IDENTITY_HEADERS
 from svc.wire.answers import require_unencoded
 from svcd.config import MetricsTable
-from svcd.journal.entries import read_counts
+from svcd.journal.entries import read_job_counts
 from svcd.journal.journal import JOURNAL_FILE
 from svcd.stages.health import REASON_HEADER
 
@@ -37,12 +37,12 @@ def check_status(state_directory: Path, metrics: MetricsTable) -> list[CheckRow]
 
 def _check_daemon(metrics: MetricsTable) -> list[CheckRow]:
     if not metrics.port:
-        return [unknown("daemon", "the daemon serves no metrics", "set port under [metrics]")]
+        return [unknown("daemon", "metrics are disabled, so the daemon's state is unknown", "set port under [metrics]")]
     host = f"[{metrics.host}]" if ":" in metrics.host else metrics.host
     base = f"http://{host}:{metrics.port}"
     try:
         with httpx.Client(base_url=base, timeout=_REQUEST_TIMEOUT_S, trust_env=False) as http:
-            (health, body), (_, text) = _get(http, "/healthz"), _get(http, "/metrics")
+            (health, body), (_, text) = _fetch_text(http, "/healthz"), _fetch_text(http, "/metrics")
     except httpx.HTTPError as failure:
         return [wrong("daemon", f"does not answer on {base} ({type(failure).__name__})", "start it, or read its log")]
     reason = health.headers.get(REASON_HEADER)
@@ -58,7 +58,7 @@ def _check_daemon(metrics: MetricsTable) -> list[CheckRow]:
     return findings
 
 
-def _get(http: httpx.Client, path: str) -> tuple[httpx.Response, str]:
+def _fetch_text(http: httpx.Client, path: str) -> tuple[httpx.Response, str]:
     """Return the response and its text. Limit the text's size, because another program may listen on the port."""
     with http.stream("GET", path, headers=dict(IDENTITY_HEADERS)) as response:
         require_unencoded(response)
@@ -76,7 +76,7 @@ def _check_journal(state_directory: Path) -> list[CheckRow]:
     path = state_directory / JOURNAL_FILE
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-            counts = read_counts(connection)
+            counts = read_job_counts(connection)
     except sqlite3.OperationalError as absent:
         return [unknown("journal", f"{path}: {absent}")]
     except sqlite3.DatabaseError as broken:

@@ -45,7 +45,7 @@ class TrialResult:
     units_in: int
     completion_tok: int
     seconds: float
-    sealed_bytes: tuple[int, int]  # of the order, and of the result
+    sealed_sizes: tuple[int, int]  # bytes of the sealed order and of the sealed result
     earnings: Mapping[int, int]
     book: AddressBook
 
@@ -67,7 +67,7 @@ async def try_model(config: DaemonConfig, name: str, text: str, units_out: int |
     try:
         work = await _open_container(config, model, job=job, box=box, container=container, book=book)
         started = trio.current_time()
-        async with open_backend(model.backend, config.private) as backend:
+        async with open_backend(model.backend, config.private_paths) as backend:
             output = await backend.run(work)
         seconds = trio.current_time() - started
         result = _seal_result(job, output, result_key, book)
@@ -80,7 +80,7 @@ async def try_model(config: DaemonConfig, name: str, text: str, units_out: int |
         units_in=units.units_in,
         completion_tok=charged,
         seconds=seconds,
-        sealed_bytes=(len(container), len(result)),
+        sealed_sizes=(len(container), len(result)),
         earnings={
             window: quotes.cap(ask.rate_in, ask.rate_out, units.units_in, charged) for window, ask in model.asks.items()
         },
@@ -135,7 +135,7 @@ async def _open_container(
         raise AssertionError("a trial starts without jobs in its slots")
     window = max(_MIN_WINDOW_S, *model.asks)
     held = ClaimedJob(job, model.name, slot, trio.current_time() + window)
-    deadline = held.sla_ends - min(model.margin_seconds, window / 2)
+    deadline = held.window_ends_at - min(model.margin_seconds, window / 2)
     return build_job_work(held, sealed.input, model.serves, deadline)
 
 
@@ -144,11 +144,11 @@ def _seal_result(job: Job, output: WorkOutput, result_key: SecretKey, book: Addr
     return seal_body(result_key.public, book.chain_id, book.job_registry, job.job_id, body)
 
 
-def trial_report(tried: TrialResult) -> str:
-    """Return text with the trial's time and units, and the earnings at each ask."""
-    unit, token = 10**tried.book.payment_token_decimals, tried.book.token_domain.name
-    took = f"{tried.units_in} units in, {tried.completion_tok} out, {tried.seconds:.2f} s"
-    lines = [f"took     {took}; sealed order {tried.sealed_bytes[0]} bytes, sealed result {tried.sealed_bytes[1]}"]
-    for window, cost in sorted(tried.earnings.items()):
-        lines.append(f"earns    {cost / unit:.{tried.book.payment_token_decimals}f} {token} at the ask for {window} s")
+def trial_report(result: TrialResult) -> str:
+    """Return a text with the trial's time and units, and the earnings at each ask."""
+    unit, token = 10**result.book.payment_token_decimals, result.book.token_domain.name
+    took = f"{result.units_in} units in, {result.completion_tok} out, {result.seconds:.2f} s"
+    lines = [f"took     {took}; sealed order {result.sealed_sizes[0]} bytes, sealed result {result.sealed_sizes[1]}"]
+    for window, cost in sorted(result.earnings.items()):
+        lines.append(f"earns    {cost / unit:.{result.book.payment_token_decimals}f} {token} at the ask for {window} s")
     return "\n".join(lines)

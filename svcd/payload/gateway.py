@@ -28,22 +28,22 @@ _EMPTY_FILE_CID: Final = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxq
 class PayloadGateways:
     gateways: Gateways
 
-    async def fetch(self, cid: str, into: Spool, deadline: float, check: Callable[[], Awaitable[T]]) -> T:
-        """Fetch the content into `into`, and return the result of `check`, which raises `WorkFailed` for wrong content.
+    async def fetch(self, cid: str, spool: Spool, deadline: float, check: Callable[[], Awaitable[T]]) -> T:
+        """Fetch the content into `spool`, and return the result of `check`, which raises `WorkFailed`.
 
         Raise the `WorkFailed` of the first gateway with wrong content (`bad_container` if the content is too long), or
         `task_unresolved` if no gateway returned content.
         """
         if not is_content_id(cid):
-            raise WorkFailed("task_unresolved", "the order has no content id")
+            raise WorkFailed("task_unresolved", "the order's task_cid is not a content id")
         rejected: list[WorkFailed] = []
 
         async def write_piece(piece: bytes) -> None:
-            if not await into.write(piece):
+            if not await spool.write(piece):
                 raise WorkFailed("bad_container", "the container is longer than max_container_bytes")
 
         async def attempt(url: str) -> T:
-            into.clear()
+            spool.clear()
             try:
                 await self.gateways.get(f"{url}/ipfs/{cid}", write_piece)
                 return await check()
@@ -56,7 +56,7 @@ class PayloadGateways:
             return await self.gateways.try_each(attempt, deadline)
         except NoGatewayServed as failed:
             raise (rejected[0] if rejected else WorkFailed("task_unresolved", str(failed))) from None
-        except OSError as full:  # of the spool, because network errors are httpx exceptions
+        except OSError as full:  # raised by the spool, because httpx raises its own exceptions
             raise WorkFailed("task_unresolved", f"the payload cannot be stored: {full.strerror}") from None
 
     async def find_fault(self, url: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Compare the real size of reference pictures with the declared size, for which the order pays.
+"""Compare the real size of reference pictures with the declared size, which determines the order's price.
 
 Only headers are read, so a decompression bomb has no effect. Declared sizes of video and audio are trusted.
 """
@@ -33,7 +33,7 @@ def _check_picture(asset: Asset) -> None:
     if picture.has_several_frames:
         raise WorkFailed("media_input_refused", f"{asset.param} has several frames, but the order pays for a still")
 
-    # Compare areas, because metadata may rotate a picture by 90°. Clients declare the shown size, not the stored one.
+    # Compare areas, because metadata may rotate a picture by 90°, and clients declare the size of the rotated picture.
     if picture.width * picture.height > asset.pixels:
         really, declared = f"{picture.width}×{picture.height}", f"{asset.width}×{asset.height}"
         raise WorkFailed("media_input_refused", f"{asset.param} is {really}, but was declared as {declared}")

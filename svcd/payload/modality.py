@@ -17,7 +17,7 @@ def modality_for(serves: Set[Modality], model_input: Mapping[str, object], units
         return "embeddings"
     shape = modality_of(None, model_input)
     if "embeddings" in serves and shape == "text" and units_out == 0:
-        return "embeddings"  # only an embeddings order pays for no output
+        return "embeddings"  # only orders of embeddings have no output units
     if shape in serves:
         return shape
     if shape == "text" and len(serves) == 1:

@@ -24,12 +24,12 @@ from svcd.payload.spool import Spool
 
 @attrs.frozen(slots=True)
 class DelegationCheck:
-    """Values for checking a tab's delegation. `wall` and `loop` are the current time in Unix and in loop time."""
+    """Values for checking a tab's delegation, with the current time as Unix time and as loop time."""
 
     domains: Domains
     provider_id: int
-    wall: float
-    loop: float
+    unix_now: float
+    loop_now: float
 
 
 def check_units(modality: Modality, model_input: Mapping[str, object], *, units_in: int, units_out: int) -> None:
@@ -79,14 +79,14 @@ def check_commitment(spool: Spool, c: bytes) -> ContainerCommitment:
     return found
 
 
-def open_envelope(spool: Spool, opener: Callable[[], Opener], owner: bytes) -> Envelope:
+def open_envelope(spool: Spool, make_opener: Callable[[], Opener], owner: bytes) -> Envelope:
     """Decrypt the payload in the spool, and return its envelope.
 
     Raise `WorkFailed` with `unseal_failed`, `undecryptable`, `malformed_envelope` or `owner_mismatch`.
     """
     plaintext = bytearray()
     try:
-        stream = opener()
+        stream = make_opener()
         for piece in spool.pieces():
             plaintext += stream.pull(piece)
         plaintext += stream.finish()
@@ -186,7 +186,7 @@ def _build_item_work(
         units_in=units.units_in,
         units_out=units.units_out,
         deadline=deadline,
-        item=number,
+        item_number=number,
     )
 
 
@@ -202,22 +202,25 @@ def _build_tab_work(
     if job.designated == 0:
         raise WorkFailed("unservable", "a tab must be designated, because its channel needs the box key")
     if "text" not in serves:
-        raise WorkFailed("media_input_refused", "a tab needs a model that serves texts")
+        raise WorkFailed(
+            "media_input_refused",
+            f"a tab needs a model that serves text, but {held.model!r} serves {' and '.join(sorted(serves))}",
+        )
     try:
         terms = TabTerms.read(model_input)
     except Refused as refusal:
         raise WorkFailed("malformed_envelope", refusal.message) from None
     if not terms.delegation.is_signed_by(job.owner, check.provider_id, check.domains):
         raise WorkFailed("malformed_envelope", "the delegation is not signed by the owner for this provider")
-    left = terms.delegation.expires_at - check.wall
-    if left <= 0 and not held.recovered:
+    remaining_s = terms.delegation.expires_at - check.unix_now
+    if remaining_s <= 0 and not held.recovered:
         raise WorkFailed("malformed_envelope", "the delegation has expired")
     if job.units_in < TAB_UNITS_IN or job.units_out < 1:
         raise WorkFailed("units_in_short", "the order of a tab must have at least one unit of input and of output")
     if job.rate_in and not job.rate_out:
         raise WorkFailed("units_in_short", "the order of a tab with a rate_in needs a rate_out")
-    return TabWork(terms, serves, min(deadline, check.loop + left))
+    return TabWork(terms, serves, min(deadline, check.loop_now + remaining_s))
 
 
-def _to_work_failed(refusal: Refused, otherwise: str) -> WorkFailed:
-    return WorkFailed(refusal.code or otherwise, refusal.message)
+def _to_work_failed(refusal: Refused, default_reason: str) -> WorkFailed:
+    return WorkFailed(refusal.code or default_reason, refusal.message)

@@ -1,8 +1,8 @@
 """Read a picture's size from its headers, and detect pictures with several frames.
 
-The file is untrusted. Imaging libraries read every chunk before they report a size, and 13 MB can have a million
-chunks. This module reads only the headers, in a bounded number of steps. The size must be in the first MiB. A TIFF's
-size may be anywhere, at an offset from the header.
+The file is untrusted. Imaging libraries read every chunk before they report a size, and a file of 13 MB can have a
+million chunks. This module reads only the headers, in a bounded number of steps. The size must be in the first MiB,
+except in a TIFF, whose header gives the offset of the size.
 
     PNG     signature, IHDR (size), chunks …, acTL (an animation), IDAT
     JPEG    SOI, segments …, SOFn (size), segments …, SOS
@@ -22,7 +22,7 @@ import attrs
 
 _MAX_HEAD_BYTES: Final = 1 << 20
 _MAX_PARTS: Final = 20_000  # chunks, segments, boxes or tags of one file
-_MAX_GIF_BLOCKS: Final = 100_000  # enough for 25 MB
+_MAX_GIF_BLOCKS: Final = 100_000  # enough for a GIF of 25 MB
 
 _JPEG_MARKER_PATTERN: Final = re.compile(rb"\xff+([^\xff])", re.DOTALL)
 _START_OF_FRAME_MARKERS: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -39,7 +39,7 @@ class UnknownSize(Exception):
 
 @attrs.frozen(slots=True)
 class PictureSize:
-    """Size of a picture. `several` is True for an animation or a file with several pictures."""
+    """Size of a picture. `has_several_frames` is True for an animation or a file with several pictures."""
 
     width: int
     height: int
@@ -50,7 +50,7 @@ def measure_picture(content: bytes) -> PictureSize:
     """Return the size of the picture. Raise `UnknownSize` if the size cannot be read."""
     head = content[:_MAX_HEAD_BYTES]
     try:
-        picture = _read_picture(content, head)
+        picture = _measure_by_format(content, head)
     except (struct.error, IndexError):
         raise UnknownSize("the file ends before the picture's size") from None
     if picture.width <= 0 or picture.height <= 0:
@@ -58,7 +58,7 @@ def measure_picture(content: bytes) -> PictureSize:
     return picture
 
 
-def _read_picture(content: bytes, head: bytes) -> PictureSize:
+def _measure_by_format(content: bytes, head: bytes) -> PictureSize:
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
         return _measure_png(content)
     if head.startswith(b"\xff\xd8"):
@@ -81,26 +81,26 @@ def _measure_png(content: bytes) -> PictureSize:
     if (length, name) != (13, b"IHDR"):
         raise UnknownSize("the PNG does not begin with an IHDR chunk")
     has_several_frames = False
-    at = 33
+    offset = 33
     for _ in range(_MAX_PARTS):
-        length, name = struct.unpack_from(">I4s", content, at)
+        length, name = struct.unpack_from(">I4s", content, offset)
         if name == b"IDAT":
             return PictureSize(width, height, has_several_frames)
         if name == b"acTL":
-            (frames,) = struct.unpack_from(">I", content, at + 8)
+            (frames,) = struct.unpack_from(">I", content, offset + 8)
             has_several_frames = has_several_frames or frames != 1
-        at += 12 + length
+        offset += 12 + length
     raise _too_many_parts_error()
 
 
 def _measure_jpeg(head: bytes) -> PictureSize:
     picture = None
-    at = 2
+    offset = 2
     for _ in range(_MAX_PARTS):
-        found = _JPEG_MARKER_PATTERN.match(head, at)
+        found = _JPEG_MARKER_PATTERN.match(head, offset)
         if found is None:
             raise UnknownSize("the file ends before the picture's size")
-        marker, at = found[1][0], found.end()
+        marker, offset = found[1][0], found.end()
         if marker in _MARKERS_WITHOUT_SEGMENT:
             continue
         if marker in (_START_OF_SCAN, _END_OF_IMAGE):
@@ -110,33 +110,33 @@ def _measure_jpeg(head: bytes) -> PictureSize:
         if marker in _START_OF_FRAME_MARKERS:
             if picture is not None:
                 raise UnknownSize("the JPEG has two sizes")
-            height, width = struct.unpack_from(">HH", head, at + 3)
+            height, width = struct.unpack_from(">HH", head, offset + 3)
             picture = PictureSize(width, height)
-        at += max(2, struct.unpack_from(">H", head, at)[0])
+        offset += max(2, struct.unpack_from(">H", head, offset)[0])
     raise _too_many_parts_error()
 
 
 def _measure_gif(content: bytes) -> PictureSize:
     """Return the size of the screen, enlarged to include a picture that extends beyond the screen."""
     width, height, flags = struct.unpack_from("<HHB", content, 6)
-    at = 13 + _palette_bytes(flags)
+    offset = 13 + _palette_bytes(flags)
     blocks = iter(range(_MAX_GIF_BLOCKS))
     pictures = 0
     for _ in blocks:
-        kind = content[at : at + 1]
+        kind = content[offset : offset + 1]
         if kind in (b";", b""):
             break
         if kind == b"!":
-            at = _skip_blocks(content, at + 2, blocks)
+            offset = _skip_blocks(content, offset + 2, blocks)
         elif kind == b",":
-            left, top, across, down, flags = struct.unpack_from("<HHHHB", content, at + 1)
+            left, top, across, down, flags = struct.unpack_from("<HHHHB", content, offset + 1)
             pictures += 1
             if pictures > 1:
                 return PictureSize(width, height, has_several_frames=True)
             width, height = max(width, left + across), max(height, top + down)
-            at = _skip_blocks(content, at + 11 + _palette_bytes(flags), blocks)
+            offset = _skip_blocks(content, offset + 11 + _palette_bytes(flags), blocks)
         elif kind == b"\0":
-            at += 1
+            offset += 1
         else:
             raise UnknownSize("the GIF has a block of unknown kind")
     else:
@@ -150,13 +150,13 @@ def _palette_bytes(flags: int) -> int:
     return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
 
 
-def _skip_blocks(content: bytes, at: int, blocks: Iterator[int]) -> int:
+def _skip_blocks(content: bytes, offset: int, blocks: Iterator[int]) -> int:
     """Return the position after the data blocks. Each block starts with its length, and the last block is empty."""
     for _ in blocks:
-        length = content[at]
-        at += 1 + length
+        length = content[offset]
+        offset += 1 + length
         if not length:
-            return at
+            return offset
     raise _too_many_parts_error()
 
 
@@ -174,8 +174,8 @@ def _measure_webp(head: bytes) -> PictureSize:
     raise UnknownSize("the WebP header has no size")
 
 
-def _read_uint24(head: bytes, at: int) -> int:
-    low, high = struct.unpack_from("<HB", head, at)
+def _read_uint24(head: bytes, offset: int) -> int:
+    low, high = struct.unpack_from("<HB", head, offset)
     return int(low | high << 16)
 
 
@@ -191,18 +191,18 @@ def _measure_bmp(head: bytes) -> PictureSize:
 
 def _measure_tiff(content: bytes) -> PictureSize:
     order = "<" if content.startswith(b"II") else ">"
-    (at,) = struct.unpack_from(order + "I", content, 4)
-    (tags,) = struct.unpack_from(order + "H", content, at)
+    (offset,) = struct.unpack_from(order + "I", content, 4)
+    (tags,) = struct.unpack_from(order + "H", content, offset)
     if tags > _MAX_PARTS:
         raise _too_many_parts_error()
     sizes: dict[int, int] = {}
-    for entry in range(at + 2, at + 2 + 12 * tags, 12):
+    for entry in range(offset + 2, offset + 2 + 12 * tags, 12):
         tag, kind, count = struct.unpack_from(order + "HHI", content, entry)
         if tag in (_TIFF_WIDTH, _TIFF_HEIGHT):
             if tag in sizes or kind not in _TIFF_NUMBER_FORMATS or count != 1:
                 raise UnknownSize("the TIFF header has no size")
             (sizes[tag],) = struct.unpack_from(order + _TIFF_NUMBER_FORMATS[kind], content, entry + 8)
-    (following,) = struct.unpack_from(order + "I", content, at + 2 + 12 * tags)
+    (following,) = struct.unpack_from(order + "I", content, offset + 2 + 12 * tags)
     if len(sizes) != 2:
         raise UnknownSize("the TIFF header has no size")
     return PictureSize(sizes[_TIFF_WIDTH], sizes[_TIFF_HEIGHT], has_several_frames=following != 0)
@@ -212,7 +212,7 @@ def _measure_avif(head: bytes) -> PictureSize:
     """Return the largest size, because a tiled picture also lists the sizes of its tiles."""
     pieces = iter(range(_MAX_PARTS))
     _, begin, end = next(_read_boxes(head, 0, len(head), pieces))
-    brands = {head[begin : begin + 4], *(head[at : at + 4] for at in range(begin + 8, min(end, 4096), 4))}
+    brands = {head[begin : begin + 4], *(head[offset : offset + 4] for offset in range(begin + 8, min(end, 4096), 4))}
     if not brands & _AVIF_BRANDS:
         raise UnknownSize("the file's format is unknown")
     place = (0, len(head))
@@ -230,23 +230,25 @@ def _measure_avif(head: bytes) -> PictureSize:
     return PictureSize(width, height, has_several_frames=b"avis" in brands)
 
 
-def _read_boxes(head: bytes, at: int, end: int, pieces: Iterator[int]) -> Iterator[tuple[bytes, int, int]]:
+def _read_boxes(head: bytes, offset: int, end: int, pieces: Iterator[int]) -> Iterator[tuple[bytes, int, int]]:
     """Yield the kind, start and end of each box's content."""
     for _ in pieces:
-        if at + 8 > end:
+        if offset + 8 > end:
             return
-        length, kind = struct.unpack_from(">I4s", head, at)
-        begin = at + 8
+        length, kind = struct.unpack_from(">I4s", head, offset)
+        begin = offset + 8
         if length == 1:
             (length,) = struct.unpack_from(">Q", head, begin)
             begin += 8
-        behind = at + length if length else end
-        if behind < begin:
+        box_end = offset + length if length else end
+        if box_end < begin:
             raise UnknownSize("the AVIF has malformed boxes")
-        yield kind, begin, min(behind, end)
-        at = behind
+        yield kind, begin, min(box_end, end)
+        offset = box_end
     raise _too_many_parts_error()
 
 
 def _too_many_parts_error() -> UnknownSize:
-    return UnknownSize("the file has more parts than any picture needs")
+    return UnknownSize(
+        f"the file has too many parts: at most {_MAX_PARTS}, or {_MAX_GIF_BLOCKS} blocks in a GIF, are read"
+    )

@@ -15,11 +15,11 @@ _MAX_MEMORY_BYTES: Final = 2 * 2**20
 
 
 class Spool:
-    """Spool of at most `limit` bytes."""
+    """Buffer of at most `max_bytes` bytes."""
 
-    def __init__(self, directory: Path, limit: int) -> None:
+    def __init__(self, directory: Path, max_bytes: int) -> None:
         self._directory = directory
-        self._limit = limit
+        self._max_bytes = max_bytes
         self._memory = bytearray()
         self._file: IO[bytes] | None = None
         self.length = 0
@@ -27,7 +27,7 @@ class Spool:
     async def write(self, piece: bytes) -> bool:
         """Append a piece. Return False if the payload exceeds the limit."""
         self.length += len(piece)
-        if self.length > self._limit:
+        if self.length > self._max_bytes:
             return False
         if self._file is None and len(self._memory) + len(piece) > _MAX_MEMORY_BYTES:
             await trio.to_thread.run_sync(self._move_to_file)
@@ -64,7 +64,6 @@ class Spool:
             yield piece
 
     def _move_to_file(self) -> None:
-
         # The file has no name, so a crash leaves nothing behind.
         self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 - lives as long as the spool
         self._file.write(self._memory)

@@ -41,9 +41,9 @@ from svcd.stages.drain import Drain
 from svcd.stages.failer import Failer
 from svcd.stages.guard import Guard
 from svcd.stages.health import DaemonHealth, serve_metrics
+from svcd.stages.job_lookup import JobLookup
 from svcd.stages.offer_check import OfferChecker
 from svcd.stages.offers import Exclusions, Offer
-from svcd.stages.op_lookup import JobLookup
 from svcd.stages.opener import PayloadOpener
 from svcd.stages.pipeline import Pipeline
 from svcd.stages.poller import Poller
@@ -68,7 +68,7 @@ async def run(config: DaemonConfig) -> None:
     systemd, drain, clock = Systemd(), Drain(), Clock()
     metrics.create_series_at_zero(config.slots)
     async with AsyncExitStack() as stack:
-        journal = await stack.enter_async_context(open_journal(config.state_directory, clock.wall))
+        journal = await stack.enter_async_context(open_journal(config.state_directory, clock.unix_time))
         health = DaemonHealth(journal)
         loops: dict[str, TaskFunction] = {
             "watchdog": systemd.feed_watchdog,
@@ -78,7 +78,7 @@ async def run(config: DaemonConfig) -> None:
         page = ProviderPage(config, health, clock, partial(run_checks, config))
         if config.metrics_port:
             port = bind_operators_port(config.metrics_host, config.metrics_port, "metrics.host, metrics.port")
-            loops["metrics"] = partial(serve_metrics, health, stack.enter_context(port), page.page)
+            loops["metrics"] = partial(serve_metrics, health, stack.enter_context(port), page.get_page)
             loops["page"] = page.run
         async with trio.open_nursery() as background:
             await background.start(_watch_signals, drain)
@@ -87,8 +87,8 @@ async def run(config: DaemonConfig) -> None:
 
             # Report readiness before the coordinator responds: an unreachable coordinator must not cause restarts.
             systemd.notify("READY=1", "STATUS=waiting for the coordinator")
-            prepared = partial(_prepare, config, stack, journal, clock)
-            dependencies = await _run_unless_stopped(drain, partial(health.supervisor.run, "preparation", prepared))
+            prepare = partial(_prepare, config, stack, journal, clock)
+            dependencies = await _run_unless_stopped(drain, partial(health.supervisor.run, "preparation", prepare))
             if dependencies is not None:
                 systemd.notify("STATUS=working")
                 page.parts = build_page_parts(dependencies)
@@ -98,7 +98,7 @@ async def run(config: DaemonConfig) -> None:
 
 
 async def _prepare(config: DaemonConfig, stack: AsyncExitStack, journal: Journal, clock: Clock) -> DaemonDependencies:
-    """Prepare the dependencies. If one fails, close those that are already open, so that a retry is possible."""
+    """Open the dependencies. If one cannot be opened, close the others, so that a retry is possible."""
     async with AsyncExitStack() as opened:
         dependencies = await open_dependencies(config, opened, journal, clock)
         stack.push_async_exit(opened.pop_all())
@@ -113,7 +113,9 @@ def build_page_parts(dependencies: DaemonDependencies) -> DaemonParts:
         provider_id=dependencies.provider_id,
         slots=dependencies.slots,
         model_ids=dependencies.model_ids,
-        backends={name: (one.load, one.breaker, one.discount) for name, one in dependencies.served_models.items()},
+        backends={
+            name: (served.load, served.breaker, served.discount) for name, served in dependencies.served_models.items()
+        },
     )
 
 
@@ -126,11 +128,11 @@ class Daemon:
     health: DaemonHealth
     timings: Timings = attrs.field(factory=Timings)
 
-    async def run(self, stopping: Callable[[], None] = lambda: None) -> None:
-        """Run until a stop request, and then finish the held jobs. Call `stopping` when the shutdown begins."""
+    async def run(self, on_stopping: Callable[[], None] = lambda: None) -> None:
+        """Run until a stop request, and then finish the held jobs. Call `on_stopping` when the shutdown begins."""
         dependencies = self.dependencies
         exclusions = Exclusions(dependencies.clock)
-        exclusions.add_earlier_jobs(await dependencies.journal.read_failed())
+        exclusions.exclude_earlier_jobs(await dependencies.journal.read_failed_ids())
         pipeline = Pipeline.create(dependencies.journal, exclusions, dependencies.config.slots)
         offers = DeadlineChannel[Offer](min(dependencies.slots.capacity, _MAX_STAGE_WORKERS))
         asks = AskPublisher(
@@ -139,16 +141,16 @@ class Daemon:
         guard = self._build_guard()
         supervise = self.health.supervisor.run
         async with trio.open_nursery() as commitments:
-            await self._start_commitments(commitments, pipeline, offers, guard)
+            await self._start_stages(commitments, pipeline, offers, guard)
             await _run_unless_stopped(self.drain, partial(supervise, "guard", guard.wait_for_first_check))
             commitments.start_soon(supervise, "guard", guard.run)
             async with trio.open_nursery() as intake:
 
                 def start_model(model: str) -> None:
-                    one = dependencies.served_models[model]
-                    asks.add_wanted(self._model_asks(one))
-                    self.health.expect_polls(model, one.config.poll_seconds)
-                    intake.start_soon(supervise, f"poller:{model}", self._build_poller(one, exclusions, offers).run)
+                    served = dependencies.served_models[model]
+                    asks.add_asks(self._model_asks(served))
+                    self.health.expect_polls(model, served.config.poll_seconds)
+                    intake.start_soon(supervise, f"poller:{model}", self._build_poller(served, exclusions, offers).run)
 
                 for model in dependencies.offered:
                     start_model(model)
@@ -164,7 +166,7 @@ class Daemon:
                     models=sorted(dependencies.offered),
                 )
                 await self.drain.begun.wait()
-                stopping()
+                on_stopping()
                 log.info(
                     "stopping", held=dependencies.slots.held, grace_seconds=dependencies.config.shutdown_grace_seconds
                 )
@@ -174,15 +176,15 @@ class Daemon:
             await self._finish_jobs(asks)
             commitments.cancel_scope.cancel()
 
-    async def _start_commitments(
+    async def _start_stages(
         self, nursery: trio.Nursery, pipeline: Pipeline, offers: DeadlineChannel[Offer], guard: Guard
     ) -> None:
-        """Start the stages. Return after the jobs of an earlier run are resumed."""
+        """Start the stages, and return when the jobs of an earlier run are resumed."""
         dependencies, timings, drain = self.dependencies, self.timings, self.drain
         coordinator, signer, clock = dependencies.coordinator, dependencies.signer, dependencies.clock
         lookup = JobLookup(coordinator, clock, dependencies.provider_id)
         limits = AheadLimits(
-            {one.name: one.ahead for one in dependencies.config.models if one.ahead}, dependencies.journal
+            {model.name: model.ahead for model in dependencies.config.models if model.ahead}, dependencies.journal
         )
         claimer = Claimer(
             coordinator, signer, clock, dependencies.provider_id, pipeline, offers, timings, self.health, limits
@@ -197,16 +199,16 @@ class Daemon:
         )
         reconciler = Reconciler(
             *(coordinator, clock, dependencies.provider_id, dependencies.model_ids, dependencies.slots, pipeline),
-            on_rival_claim=guard.withhold_for_rival,
+            on_other_daemon_claim=guard.withhold_for_other_daemon,
         )
-        waiting, computing = min(dependencies.slots.capacity, _MAX_STAGE_WORKERS), os.cpu_count() or 1
+        network_workers, cpu_workers = min(dependencies.slots.capacity, _MAX_STAGE_WORKERS), os.cpu_count() or 1
         workers: list[tuple[str, int, TaskFunction]] = [
-            ("claimer", waiting, claimer.serve),
-            ("opener", waiting, partial(pipeline.serve, "open", pipeline.to_open, opener.step)),
-            ("settler", waiting, partial(pipeline.serve, "settle", pipeline.to_settle, settler.step)),
-            ("failer", waiting, partial(pipeline.serve, "fail", pipeline.to_fail, failer.step)),
-            ("sealer", computing, partial(pipeline.serve, "seal", pipeline.to_seal, sealer.step)),
-            ("uploader", computing, partial(pipeline.serve, "upload", pipeline.to_upload, uploader.step)),
+            ("claimer", network_workers, claimer.serve),
+            ("opener", network_workers, partial(pipeline.serve, "open", pipeline.to_open, opener.step)),
+            ("settler", network_workers, partial(pipeline.serve, "settle", pipeline.to_settle, settler.step)),
+            ("failer", network_workers, partial(pipeline.serve, "fail", pipeline.to_fail, failer.step)),
+            ("sealer", cpu_workers, partial(pipeline.serve, "seal", pipeline.to_seal, sealer.step)),
+            ("uploader", cpu_workers, partial(pipeline.serve, "upload", pipeline.to_upload, uploader.step)),
             ("capacity", 1, capacity.run),
         ]
         tabs = self._build_tab_service()
@@ -214,14 +216,14 @@ class Daemon:
             workers.append(("tabs", 1, tabs.mailbox.serve))
             if dependencies.direct is not None:
                 workers.append(("direct endpoint", 1, partial(dependencies.direct.serve, tabs.tabs)))
-        for name, one in dependencies.served_models.items():
-            turns = Turns(one.config.slots)
+        for name, served in dependencies.served_models.items():
+            turns = Turns(served.config.slots)
             runner = Runner(
-                name, one.backend, one.breaker, timings, pipeline, drain, turns, dependencies.config.box, tabs
+                name, served.backend, served.breaker, timings, pipeline, drain, turns, dependencies.config.box, tabs
             )
             run_jobs = partial(pipeline.serve, "run", pipeline.to_run[name], runner.step)
-            workers.append((f"runner:{name}", one.config.slots, run_jobs))
-            workers.append((f"breaker:{name}", 1, partial(probe_while_open, one.breaker, one.backend, name)))
+            workers.append((f"runner:{name}", served.config.slots, run_jobs))
+            workers.append((f"breaker:{name}", 1, partial(probe_while_open, served.breaker, served.backend, name)))
         supervise = self.health.supervisor.run
         for task, count, loop in workers:
             for _ in range(count):
@@ -246,7 +248,7 @@ class Daemon:
             health=self.health,
             provider_id=dependencies.provider_id,
             box=dependencies.config.box,
-            models={name: (one.config, one.backend) for name, one in dependencies.served_models.items()},
+            models={name: (served.config, served.backend) for name, served in dependencies.served_models.items()},
         )
 
     def _build_opener(self, pipeline: Pipeline) -> PayloadOpener:
@@ -268,32 +270,32 @@ class Daemon:
             chain=dependencies.chain,
         )
 
-    def _build_poller(self, one: ServedModel, exclusions: Exclusions, offers: DeadlineChannel[Offer]) -> Poller:
+    def _build_poller(self, served: ServedModel, exclusions: Exclusions, offers: DeadlineChannel[Offer]) -> Poller:
         dependencies = self.dependencies
         return Poller(
-            model=one.config,
-            model_id=dependencies.model_ids[one.config.name],
+            model=served.config,
+            model_id=dependencies.model_ids[served.config.name],
             provider_id=dependencies.provider_id,
             has_box_key=dependencies.config.box is not None,
             coordinator=dependencies.coordinator,
             clock=dependencies.clock,
             slots=dependencies.slots,
-            load=one.load,
-            discount=one.discount,
-            breaker=one.breaker,
+            load=served.load,
+            discount=served.discount,
+            breaker=served.breaker,
             exclusions=exclusions,
             timings=self.timings,
             offers=offers,
-            check=OfferChecker(dependencies.deployment, dependencies.chain),
+            offer_checker=OfferChecker(dependencies.deployment, dependencies.chain),
             health=self.health,
         )
 
-    def _model_asks(self, one: ServedModel) -> list[Ask]:
-        model_id = self.dependencies.model_ids[one.config.name]
-        return [Ask(model_id, sla, rates.rate_in, rates.rate_out) for sla, rates in one.config.asks.items()]
+    def _model_asks(self, served: ServedModel) -> list[Ask]:
+        model_id = self.dependencies.model_ids[served.config.name]
+        return [Ask(model_id, sla, rates.rate_in, rates.rate_out) for sla, rates in served.config.asks.items()]
 
     async def _finish_jobs(self, asks: AskPublisher) -> None:
-        """Finish held jobs in the grace period. Shortly before the end, fail the others. The journal keeps the rest."""
+        """Finish the held jobs within the grace period, and fail unfinished jobs near its end."""
         slots, grace = self.dependencies.slots, self.dependencies.config.shutdown_grace_seconds
         with trio.move_on_after(grace):
             async with trio.open_nursery() as last:
@@ -306,8 +308,8 @@ class Daemon:
             log.warning("stopped with held jobs", held=slots.held)
 
 
-async def _run_unless_stopped(drain: Drain, act: Callable[[], Awaitable[T]]) -> T | None:
-    """Return the result of `act`, or None if the daemon is stopped first."""
+async def _run_unless_stopped(drain: Drain, operation: Callable[[], Awaitable[T]]) -> T | None:
+    """Return the result of `operation`, or None if the daemon is stopped first."""
     result = None
     async with trio.open_nursery() as nursery:
 
@@ -316,7 +318,7 @@ async def _run_unless_stopped(drain: Drain, act: Callable[[], Awaitable[T]]) -> 
             nursery.cancel_scope.cancel()
 
         nursery.start_soon(cancel_when_stopped)
-        result = await act()
+        result = await operation()
         nursery.cancel_scope.cancel()
     return result
 

@@ -14,7 +14,10 @@ from common.daemon.secrets import hide_memory
 DEFAULT_CONFIG: Final = Path("/etc/svcd/svcd.toml")
 _INTERRUPTED_STATUS: Final = 130  # the shells' status for SIGINT: 128 plus the signal's number
 _ENVIRONMENT: Final = (
-    ("CREDENTIALS_DIRECTORY", "folder of the keys, set by systemd (default: `credentials` beside the configuration)"),
+    (
+        "CREDENTIALS_DIRECTORY",
+        "folder of the keys, set by systemd (default: `credentials` in the folder of the configuration)",
+    ),
     ("HTTP_PROXY, HTTPS_PROXY, NO_PROXY", "proxies for the coordinator, gateways and nodes, never for backends"),
 )
 _EXIT_CODES: Final = {
@@ -50,7 +53,7 @@ def _run(arguments: list[str]) -> int:
         status = 2
     except* FileExistsError as group:
         for taken in leaf_exceptions(group):
-            print(f"svcd: {getattr(taken, 'filename', taken)} already exists; choose another", file=sys.stderr)
+            print(f"svcd: {getattr(taken, 'filename', taken)} already exists; choose another folder", file=sys.stderr)
     except* (KeyboardInterrupt, click.Abort):
         status = _INTERRUPTED_STATUS
     except* BrokenPipeError:  # the reader closed the pipe
@@ -76,7 +79,7 @@ def svcd() -> None:
 
 
 def _call_command(name: str, *arguments: Any, **options: Any) -> int:
-    """Call a function of `svcd.run.commands`. Import that slow module only now."""
+    """Call a function of `svcd.run.commands`. That module is imported only now, because its import is slow."""
     status: int = getattr(import_module("svcd.run.commands"), name)(*arguments, **options)
     return status
 

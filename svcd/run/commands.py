@@ -21,15 +21,15 @@ from common.tracing.export import exporting
 from svcd.base.keys import create_identity
 from svcd.config import read_config, read_settings
 from svcd.operator.check import run_checks
+from svcd.operator.config_text import SetupOptions
 from svcd.operator.earnings import read_earnings
 from svcd.operator.earnings_report import earnings_csv, earnings_records, earnings_table
 from svcd.operator.identity import publish_identity
 from svcd.operator.register import RegisterOptions
 from svcd.operator.register import register as register_provider
-from svcd.operator.setup import ask_at_terminal, set_up
+from svcd.operator.setup import prompt_at_terminal, set_up
 from svcd.operator.status import check_status
 from svcd.operator.trial import trial_report, try_model
-from svcd.operator.written_config import SetupOptions
 from svcd.run import app
 
 _EXIT_NOT_READY: Final = 3  # nothing failed, but the provider cannot work yet
@@ -37,7 +37,7 @@ _EXIT_NOT_READY: Final = 3  # nothing failed, but the provider cannot work yet
 
 def init(password_file: Path | None, **options: Any) -> int:
     set_up_logging("error")
-    set_up(SetupOptions(**options), ask_at_terminal, print, lambda: _read_new_password(password_file))
+    set_up(SetupOptions(**options), prompt_at_terminal, print, lambda: _read_new_password(password_file))
     return 0
 
 
@@ -67,29 +67,29 @@ def register(path: Path, rpc_url: str | None, wait_seconds: float | None, *, dry
     def confirm() -> bool:
         if yes or not sys.stdin.isatty():
             return yes
-        return input("send it? [y/N]: ").strip().lower() in ("y", "yes")
+        return input("send this transaction? [y/N]: ").strip().lower() in ("y", "yes")
 
-    chosen = RegisterOptions(rpc_url, dry_run, confirm, wait_seconds)
-    return 0 if trio.run(register_provider, config, chosen, print) or dry_run else _EXIT_NOT_READY
+    options = RegisterOptions(rpc_url, dry_run, confirm, wait_seconds)
+    return 0 if trio.run(register_provider, config, options, print) or dry_run else _EXIT_NOT_READY
 
 
 def try_(path: Path, model: str, text: str, units_out: int | None) -> int:
     set_up_logging("error")
-    tried = trio.run(try_model, read_config(path), model, text, units_out)
-    print(tried.answer)
-    print(trial_report(tried))
+    result = trio.run(try_model, read_config(path), model, text, units_out)
+    print(result.answer)
+    print(trial_report(result))
     return 0
 
 
 def earnings(path: Path, days: int, *, as_csv: bool, as_json: bool) -> int:
     set_up_logging("error")
-    found = trio.run(read_earnings, read_config(path), days)
+    report = trio.run(read_earnings, read_config(path), days)
     if as_json:
-        print(json.dumps(earnings_records(found), indent=2))
+        print(json.dumps(earnings_records(report), indent=2))
     elif as_csv:
-        print(earnings_csv(found), end="")
+        print(earnings_csv(report), end="")
     else:
-        print(earnings_table(found, terminal_columns()))
+        print(earnings_table(report, terminal_columns()))
     return 0
 
 

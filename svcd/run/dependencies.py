@@ -32,7 +32,7 @@ from svcd.coordinator.chain import ChainReader
 from svcd.coordinator.client import Coordinator, open_transport, read_deployment
 from svcd.coordinator.op_signer import OpSigner
 from svcd.coordinator.sessions import ProviderSession, provider_sessions, sign_in
-from svcd.journal.entries import Home
+from svcd.journal.entries import JournalBinding
 from svcd.journal.journal import Journal
 from svcd.journal.slots import Slots
 from svcd.payload.gateway import PayloadGateways
@@ -59,7 +59,7 @@ class ServedModel:
 
 @attrs.frozen(slots=True, eq=False)
 class DaemonDependencies:
-    """Dependencies of the stages. `model_ids` has the catalogue's ids by name, and grows with the catalogue."""
+    """Dependencies of the stages. `model_ids` has the catalogue's ids by name, and is updated with the catalogue."""
 
     config: DaemonConfig
     clock: Clock
@@ -78,7 +78,7 @@ class DaemonDependencies:
 
     @property
     def offered(self) -> dict[str, ServedModel]:
-        return {name: one for name, one in self.served_models.items() if name in self.model_ids}
+        return {name: served for name, served in self.served_models.items() if name in self.model_ids}
 
 
 async def open_dependencies(
@@ -101,8 +101,7 @@ async def open_dependencies(
     signer = OpSigner(config.wallet, Domains.of(deployment))
     coordinator = Coordinator(to_coordinator, provider_sessions(to_coordinator, signer))
     session = await _sign_in(coordinator, signer)
-    book = deployment
-    await journal.bind_to_market(Home(book.chain_id, hex_of(book.job_registry), signer.address))
+    await journal.bind_to_market(JournalBinding(deployment.chain_id, hex_of(deployment.job_registry), signer.address))
     model_ids = await _read_model_ids(config, coordinator)
     slots = Slots(config.slots)
     return DaemonDependencies(
@@ -122,7 +121,7 @@ async def open_dependencies(
         direct=stack.enter_context(open_server(config.tabs)),
         chain=await _open_chain_reader(config, http, deployment, session.provider_id),
         served_models={
-            model.name: await stack.enter_async_context(_open_model(model, slots, config.private))
+            model.name: await stack.enter_async_context(_open_model(model, slots, config.private_paths))
             for model in config.models
         },
     )
@@ -136,16 +135,18 @@ async def _read_deployment(config: DaemonConfig, transport: Transport) -> Addres
     read = partial(read_deployment, transport)
     deployment = await retry(read, on=(Unavailable, Refused), max_wait_s=_MAX_RETRY_PAUSE_S, report=report)
     if config.addresses is not None:
-        found = config.addresses.differences(deployment)
-        if found:
-            raise Fatal(f"{config.coordinator_url} serves another deployment than addresses_file: {'; '.join(found)}")
+        differences = config.addresses.differences(deployment)
+        if differences:
+            raise Fatal(
+                f"{config.coordinator_url} serves another deployment than addresses_file: {'; '.join(differences)}"
+            )
     return deployment
 
 
 async def _open_chain_reader(
     config: DaemonConfig, http: httpx.AsyncClient, deployment: AddressBook, provider_id: int
 ) -> ChainReader | None:
-    """Return the chain's reader. Raise `Fatal` for a node of another chain, but only warn about an unreachable node."""
+    """Return the reader of the provider's node. Raise `Fatal` for a node of another chain. Warn if no node answers."""
     if config.rpc_url is None:
         return None
     chain = ChainReader(http, config.rpc_url, deployment, provider_id)
@@ -179,16 +180,18 @@ async def _read_model_ids(config: DaemonConfig, coordinator: Coordinator) -> dic
     def report(error: Exception) -> None:
         log.warning("waiting for the catalogue", reason=str(error))
 
-    known = await retry(coordinator.models, on=(Unavailable, Refused), max_wait_s=_MAX_RETRY_PAUSE_S, report=report)
+    known = await retry(
+        coordinator.read_model_ids, on=(Unavailable, Refused), max_wait_s=_MAX_RETRY_PAUSE_S, report=report
+    )
     for name in sorted(config.slots.keys() - known.keys()):
         log.warning("this model is not in the catalogue, and is not offered until it is", model=name)
     return known
 
 
 @asynccontextmanager
-async def _open_model(model: ModelConfig, slots: Slots, private: Sequence[Path]) -> AsyncIterator[ServedModel]:
+async def _open_model(model: ModelConfig, slots: Slots, private_paths: Sequence[Path]) -> AsyncIterator[ServedModel]:
     async with (
-        open_backend(model.backend, private) as backend,
+        open_backend(model.backend, private_paths) as backend,
         open_load(
             model.load, model=model.name, slots=model.slots, in_flight=lambda: slots.held_for(model.name)
         ) as load,

@@ -1,7 +1,7 @@
-"""Limit the jobs that run ahead, which means before the job's post and claim are in a block.
+"""Limit the jobs that run ahead: jobs that start before their post and claim are in a block.
 
     offer ─► claim stored (202) ─► opened, run, sealed ─► settle, sent after the claim
-                    └─► claim mined: a claimed job like any other
+                    └─► claim mined: from now on a normal claimed job
                     └─► claim refused: the work stops, unpaid
 
 The provider loses the work if the payment fails before the claim is mined. The limits in `[model.ahead]` bound this
@@ -24,14 +24,14 @@ from svcd.stages.offers import Offer
 
 
 def max_amount_for(owner: OwnerRecord, table: AheadTable) -> int:
-    """Return the largest amount of a job that may run ahead for this owner.
+    """Return the highest amount of a job that may run ahead for this owner.
 
     The amount is 0 until `settled_jobs` jobs have settled, and again after each unpaid job. Each unpaid job also halves
     the amount, and every `settled_jobs` jobs that settle afterwards double it again.
     """
-    if owner.settled < table.settled_jobs or (owner.unpaid and owner.settled_since < table.settled_jobs):
+    if owner.settled < table.settled_jobs or (owner.unpaid and owner.settled_since_unpaid < table.settled_jobs):
         return 0
-    return table.max_amount >> max(0, owner.unpaid - owner.settled_since // table.settled_jobs)
+    return table.max_amount >> max(0, owner.unpaid - owner.settled_since_unpaid // table.settled_jobs)
 
 
 @attrs.define(slots=True, eq=False)
@@ -51,7 +51,7 @@ class AheadLimits:
         if table is None or not offer.pending or job.designated == 0:
             return None
         stake = quotes.cap(job.rate_in, job.rate_out, job.units_in, job.units_out)
-        if stake > max_amount_for(await self.journal.read_owner(job.owner), table):
+        if stake > max_amount_for(await self.journal.read_owner_record(job.owner), table):
             return None
         if self._in_flight[offer.model] + stake > table.max_in_flight:
             return None

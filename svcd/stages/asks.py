@@ -18,7 +18,7 @@ from svcd.base import metrics
 from svcd.base.errors import Unavailable
 from svcd.coordinator.client import Coordinator
 from svcd.coordinator.op_signer import OpSigner
-from svcd.coordinator.outcomes import CoordinatorRefusal, Published, PublishOutcome, Unanswered
+from svcd.coordinator.outcomes import AsksPublished, CoordinatorRefusal, PublishOutcome, Unanswered
 from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.journal import Journal
 from svcd.stages.health import DaemonHealth
@@ -42,15 +42,15 @@ class AskPublisher:
     provider_id: int
     journal: Journal
     health: DaemonHealth
-    _wanted: frozenset[Ask] = frozenset()
-    _own: frozenset[Ask] = frozenset()  # published by this daemon, or wanted and already on the book
-    _skip: int = 0
+    _wanted_asks: frozenset[Ask] = frozenset()
+    _own_asks: frozenset[Ask] = frozenset()  # published by this daemon, or already on the book as configured
+    _skip_s: int = 0
     _unlisted_logged: bool = False
-    _unconfirmed: frozenset[Ask] = frozenset()  # sent, and may appear on the book although no response came
+    _unconfirmed: frozenset[Ask] = frozenset()  # sent without a confirmation, so they may still appear on the book
 
-    def add_wanted(self, asks: Iterable[Ask]) -> None:
+    def add_asks(self, asks: Iterable[Ask]) -> None:
         """Add asks to publish."""
-        self._wanted |= frozenset(asks)
+        self._wanted_asks |= frozenset(asks)
 
     async def run(self) -> NoReturn:
         while True:
@@ -67,7 +67,7 @@ class AskPublisher:
             if not self.health.is_only_daemon:
                 return
             try:
-                own = self._own & (await self._read_posted() | self._unconfirmed)
+                own = self._own_asks & (await self._read_posted() | self._unconfirmed)
                 if await self._publish_changes(frozenset(), own):
                     return
             except (Unavailable, Refused) as error:
@@ -75,36 +75,36 @@ class AskPublisher:
             await trio.sleep(1)
 
     async def publish(self) -> bool:
-        """Publish the difference between the wanted asks and the book. Return False if a retry is needed soon."""
+        """Publish missing asks and withdraw unwanted asks. Return False if a retry is needed soon."""
         posted = await self._read_posted()
-        self._own |= posted & self._wanted
-        return await self._publish_changes(self._wanted, posted)
+        self._own_asks |= posted & self._wanted_asks
+        return await self._publish_changes(self._wanted_asks, posted)
 
     async def _publish_changes(self, wanted: frozenset[Ask], posted: frozenset[Ask]) -> bool:
-        outstanding = find_changed_asks(wanted, posted)
-        quotes = outstanding[: limits.MAX_SNAPSHOT_QUOTES]
+        changes = find_changed_asks(wanted, posted)
+        quotes = changes[: limits.MAX_SNAPSHOT_QUOTES]
         metrics.asks_published.set(len(posted))
         if not quotes:
             return True
         # The book hides the asks of an unlisted provider, so svcd cannot compare them with the wanted asks.
-        if wanted and not (await self.coordinator.provider(self.provider_id)).listed:
+        if wanted and not (await self.coordinator.read_provider(self.provider_id)).listed:
             self._log_unlisted()
             return True
         self._unlisted_logged = False
-        signed_at = await self.journal.next_signing_time(_SIGNED_AT_KEY, skip=self._skip)
+        signed_at = await self.journal.next_signing_time(_SIGNED_AT_KEY, skip_s=self._skip_s)
 
         # The registry accepts quotes only in ascending order.
         body = self.signer.sign_asks(self.provider_id, signed_at, sorted(quotes, key=_model_and_window))
         published = frozenset(quote for quote in quotes if quote in wanted)
-        self._own |= published
+        self._own_asks |= published
         self._unconfirmed |= published
-        answer = await self.coordinator.publish(body, trio.current_time() + _PUBLISH_TIMEOUT_S)
-        if isinstance(answer, Published):
-            self._skip, self._unconfirmed = 0, frozenset()
+        answer = await self.coordinator.publish_asks(body, trio.current_time() + _PUBLISH_TIMEOUT_S)
+        if isinstance(answer, AsksPublished):
+            self._skip_s, self._unconfirmed = 0, frozenset()
             log.info("asks published" if wanted else "asks withdrawn", signed_at=signed_at, quotes=len(quotes))
             now_posted = await self._read_posted()
             metrics.asks_published.set(len(now_posted))
-            return len(quotes) == len(outstanding) or not find_changed_asks(wanted, now_posted)
+            return len(quotes) == len(changes) or not find_changed_asks(wanted, now_posted)
         self._log_failure(answer)
         return False
 
@@ -114,14 +114,14 @@ class AskPublisher:
         self._unlisted_logged = True
 
     async def _read_posted(self) -> frozenset[Ask]:
-        rows = await self.coordinator.provider_asks(self.provider_id)
+        rows = await self.coordinator.read_provider_asks(self.provider_id)
         return frozenset(Ask(row.model_id, row.sla, row.rate_in, row.rate_out) for row in rows)
 
     def _log_failure(self, outcome: PublishOutcome) -> None:
         match outcome:
             case CoordinatorRefusal(status=409):
-                # Another daemon of this provider signed a newer snapshot, at most an hour ahead.
-                self._skip = min(_MAX_SKIP_S, max(_MIN_SKIP_S, self._skip * 2))
+                # The chain has a newer snapshot, which another daemon signed at most an hour ahead of time.
+                self._skip_s = min(_MAX_SKIP_S, max(_MIN_SKIP_S, self._skip_s * 2))
                 log.warning("asks superseded", code=outcome.code)
             case CoordinatorRefusal():
                 log.warning("asks not published", status=outcome.status, code=outcome.code)
@@ -130,14 +130,14 @@ class AskPublisher:
 
 
 def find_changed_asks(wanted: Iterable[Ask], posted: Iterable[Ask]) -> list[Ask]:
-    """Return the quotes that turn `posted` into `wanted`.
+    """Return the quotes that change the `posted` asks to the `wanted` asks.
 
-    Withdrawals come first, so a truncated list never publishes too many asks.
+    Withdrawals come first, so that a truncated list never leaves too many asks on the book.
     """
     wanted, posted = frozenset(wanted), frozenset(posted)
     pairs = {(ask.model_id, ask.sla) for ask in wanted}
-    gone = [Ask(ask.model_id, ask.sla, 0, 0) for ask in posted if (ask.model_id, ask.sla) not in pairs]
-    return sorted(gone, key=_model_and_window) + sorted(wanted - posted, key=_model_and_window)
+    withdrawn = [Ask(ask.model_id, ask.sla, 0, 0) for ask in posted if (ask.model_id, ask.sla) not in pairs]
+    return sorted(withdrawn, key=_model_and_window) + sorted(wanted - posted, key=_model_and_window)
 
 
 def _model_and_window(ask: Ask) -> tuple[int, int]:

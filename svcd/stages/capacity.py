@@ -1,4 +1,4 @@
-"""Read the capacity that the registry grants this provider, and request more if the grant is below the slots."""
+"""Read the capacity that the registry grants to this provider. Request more if it is below the configured slots."""
 
 from typing import Final, NoReturn
 
@@ -23,7 +23,7 @@ _ISSUED_AT_KEY: Final = "providers.issued_at"
 _REQUESTED_KEY: Final = "providers.requested"
 _FULL_REPUTATION: Final = 1000
 _MAX_UINT32: Final = 2**32 - 1
-_BATCH_DELAY_S: Final = 1.0  # jobs that end in the same block share one read
+_BATCH_DELAY_S: Final = 1.0  # so that jobs that end in the same block cause only one read
 
 
 @attrs.define(slots=True, eq=False)
@@ -40,12 +40,12 @@ class CapacityUpdater:
     async def run(self) -> NoReturn:
         while True:
             try:
-                again = await self.update()
+                read_soon = await self.update()
             except (Unavailable, Refused) as error:
                 log.warning("granted capacity not read", reason=str(error))
-                again = True
-            with trio.move_on_after(_RETRY_INTERVAL_S if again else _READ_INTERVAL_S):
-                await self.slots.wait_grant_doubt()
+                read_soon = True
+            with trio.move_on_after(_RETRY_INTERVAL_S if read_soon else _READ_INTERVAL_S):
+                await self.slots.wait_until_grant_stale()
                 await trio.sleep(_BATCH_DELAY_S)
 
     async def update(self) -> bool:
@@ -53,8 +53,8 @@ class CapacityUpdater:
         provider = await self._read_provider()
         needed = capacity_request_for(self.slots.capacity, provider)
 
-        # Do not repeat a request: if an equal or larger request was not granted in full, the admin's ceiling limits the
-        # grant.
+        # Do not repeat a request. If an equal or larger request was not granted in full, the admin's ceiling is the
+        # limit.
         if provider.capacity < self.slots.capacity and await self.journal.read_value(_REQUESTED_KEY) < needed:
             requested = await self._request_capacity(needed)
             if requested:
@@ -63,26 +63,26 @@ class CapacityUpdater:
         return False
 
     async def _read_provider(self) -> ProviderRecord:
-        self.slots.clear_grant_doubt()
-        provider = await self.coordinator.provider(self.provider_id)
+        self.slots.mark_grant_current()
+        provider = await self.coordinator.read_provider(self.provider_id)
         if provider.capacity != self.slots.granted:
             log.info("capacity granted", granted=provider.capacity, slots=self.slots.capacity, listed=provider.listed)
-        self.slots.set_capacity(provider.capacity)
+        self.slots.set_granted(provider.capacity)
         standing = (provider.reputation, provider.capacity)
         if standing != self._standing:
             await self.journal.record_standing(*standing)
             self._standing = standing
         return provider
 
-    async def _request_capacity(self, n: int) -> bool:
-        op = self.signer.sign_request_capacity(n, await self.journal.next_signing_time(_ISSUED_AT_KEY))
+    async def _request_capacity(self, capacity: int) -> bool:
+        op = self.signer.sign_request_capacity(capacity, await self.journal.next_signing_time(_ISSUED_AT_KEY))
         outcome = await self.coordinator.send_op(op, trio.current_time() + _REQUEST_TIMEOUT_S)
-        log.info("capacity requested", n=n, outcome=describe_outcome(outcome))
+        log.info("capacity requested", n=capacity, outcome=describe_outcome(outcome))
         if isinstance(outcome, OpMined):
-            await self.journal.store_value(_REQUESTED_KEY, n)
+            await self.journal.store_value(_REQUESTED_KEY, capacity)
         return isinstance(outcome, OpMined)
 
 
 def capacity_request_for(slots: int, provider: ProviderRecord) -> int:
-    """Return the capacity to request so that the grant covers the slots. The reputation scales a request down."""
+    """Return the capacity to request, so that the grant covers the slots. A low reputation reduces the grant."""
     return min(_MAX_UINT32, -(-slots * _FULL_REPUTATION // max(1, provider.reputation)))

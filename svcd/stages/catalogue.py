@@ -18,7 +18,7 @@ _READ_INTERVAL_S: Final = 60.0
 
 @attrs.frozen(slots=True, eq=False)
 class CatalogueWatcher:
-    """Watcher of the catalogue. It adds new models to `model_ids`, and calls `start_model` with each name."""
+    """Watcher of the catalogue. It adds new models to `model_ids`, and starts the configured ones."""
 
     coordinator: Coordinator
     configured: Iterable[str]
@@ -30,7 +30,7 @@ class CatalogueWatcher:
         while missing := set(self.configured) - self.model_ids.keys():
             await trio.sleep(_READ_INTERVAL_S)
             try:
-                known = await self.coordinator.models()
+                known = await self.coordinator.read_model_ids()
             except (Unavailable, Refused) as error:
                 log.warning("catalogue not read", reason=str(error))
                 continue

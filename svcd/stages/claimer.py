@@ -14,7 +14,7 @@ from svcd.base.clock import Clock
 from svcd.base.errors import Unavailable
 from svcd.base.timings import Timings
 from svcd.coordinator.client import Coordinator
-from svcd.coordinator.op_signer import Body, OpSigner
+from svcd.coordinator.op_signer import OpSigner, RequestBody
 from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpStored, describe_outcome
 from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.held_job import ClaimedJob
@@ -30,7 +30,7 @@ _CLAIM_TIMEOUT_S: Final = 90.0  # the coordinator waits up to a minute for the r
 _LOOKUP_INTERVAL_S: Final = 2.0
 STALE_OP: Final = ChainRefused("StaleOp")
 
-# Refusals that the provider or its clock causes. The job can still be claimed later or by another provider.
+# Refusals because of the provider or its clock. The job can still be claimed, later or by another provider.
 _PROVIDER_REFUSALS: Final = frozenset({"AtCapacity", "ModelNotAllowed", "NotListed", "StaleOp", "UnknownProvider"})
 
 
@@ -64,23 +64,25 @@ class Claimer:
         if not await self.pipeline.journal.record_claiming(job, offer.model):
             # The job book is behind the chain. Claiming again would overwrite the journal's entry and result.
             log.info("claim skipped", job=job.job_id.hex(), reason="the journal has work on this job")
-            self.pipeline.exclusions.skip(job.job_id)
+            self.pipeline.exclusions.exclude_briefly(job.job_id)
             offer.slot.release()
             return
 
-        # The window starts at the claim's block. Counting from before the claim is sent is conservative, and compares
-        # no clocks.
+        # The window starts at the claim's block. svcd counts from before it sends the claim: this is earlier, and
+        # depends on no other clock.
         sent = trio.current_time()
         op = self.signer.sign_claim(job.job_id, job.order, self.clock.now())
         held = ClaimedJob(job, offer.model, offer.slot, sent + job.sla_secs, trace=offer.trace)
-        ahead = await self.limits.permit(offer)
-        if ahead is not None:
+        pending_claim = await self.limits.permit(offer)
+        if pending_claim is not None:
             stored = await self.coordinator.store_op(op, sent + _CLAIM_TIMEOUT_S)
             if isinstance(stored, OpStored):
-                await self._run_ahead(attrs.evolve(held, ahead=ahead), offer, op, sent + _CLAIM_TIMEOUT_S)
+                await self._run_ahead(
+                    attrs.evolve(held, pending_claim=pending_claim), offer, op, sent + _CLAIM_TIMEOUT_S
+                )
                 return
             outcome: OpOutcome = stored
-            ahead.release_stake()
+            pending_claim.release_stake()
         else:
             outcome = await self.coordinator.send_op(op, sent + _CLAIM_TIMEOUT_S)
         claimed = await self._is_claimed(held, outcome, sent + _CLAIM_TIMEOUT_S)
@@ -96,31 +98,31 @@ class Claimer:
             if not offer.pending:  # a pending offer's claim also waits for the post, which would distort the timing
                 self.timings.record_relay(trio.current_time() - sent)
             await self._record_claimed(held)
-            await self.pipeline.to_open.send(held.sla_ends, held)
+            await self.pipeline.to_open.send(held.window_ends_at, held)
 
     async def _record_claimed(self, held: ClaimedJob) -> None:
         await self.pipeline.journal.record_claimed(held.job.job_id)
         metrics.jobs_claimed.inc()
-        log.info("job claimed", job=held.name, model=held.model, sla_secs=held.job.sla_secs)
+        log.info("job claimed", job=held.hex_id, model=held.model, sla_secs=held.job.sla_secs)
 
-    async def _run_ahead(self, held: ClaimedJob, offer: Offer, op: Body, until: float) -> None:
+    async def _run_ahead(self, held: ClaimedJob, offer: Offer, op: RequestBody, until: float) -> None:
         """Pass the job to the opener. Then wait for the outcome of the claim, and confirm or cancel the work."""
-        ahead = held.ahead
-        if ahead is None:
+        pending_claim = held.pending_claim
+        if pending_claim is None:
             raise AssertionError("a job that runs ahead must have a permit")
-        log.info("job started ahead of claim", job=held.name, model=held.model, at_stake=ahead.at_stake)
-        await self.pipeline.to_open.send(held.sla_ends, held)
+        log.info("job started ahead of claim", job=held.hex_id, model=held.model, at_stake=pending_claim.at_stake)
+        await self.pipeline.to_open.send(held.window_ends_at, held)
         outcome = await self.coordinator.send_op(op, until)
         claimed = await self._is_claimed(held, outcome, until)
         if claimed is False:
             self._handle_refusal(offer, outcome)
-            ahead.refuse(describe_outcome(outcome))
+            pending_claim.refuse(describe_outcome(outcome))
             return
-        if claimed is None:  # the amount still counts against the limits until the job ends
-            log.warning("claim outcome unknown", job=held.name, outcome=describe_outcome(outcome))
+        if claimed is None:  # the stake counts against the limits until the job ends
+            log.warning("claim outcome unknown", job=held.hex_id, outcome=describe_outcome(outcome))
             return
         await self._record_claimed(held)
-        ahead.confirm()
+        pending_claim.confirm()
 
     async def _is_claimed(self, held: ClaimedJob, outcome: OpOutcome, until: float) -> bool | None:
         """Return True if this provider's claim is on the chain, or None if the outcome is still unknown at `until`."""
@@ -128,28 +130,28 @@ class Claimer:
             case OpMined(succeeded=succeeded):
                 return succeeded
             case ChainRefused(reason="NotOpen"):
-                pass  # our own earlier claim may have closed the job
+                pass  # an earlier claim of this daemon may have closed the job
             case ChainRefused() | SignInRefused():
                 return False
             case CoordinatorRefusal(status=status) if status < 500:
                 return False
         while True:
             try:
-                found = await self.coordinator.job(held.job.job_id)
+                found = await self.coordinator.read_job(held.job.job_id)
             except Unavailable:
                 found = None
             # If the index still shows the job as open, the index is behind the chain.
             if found is not None and found.state != JobState.OPEN:
                 # A job that runs ahead may already have been settled or failed by this daemon.
-                ours = found.state == JobState.CLAIMED or held.ahead is not None
+                is_ours = found.state == JobState.CLAIMED or held.pending_claim is not None
                 # The signed claim is not valid for another order under the same id.
-                return ours and found.provider_id == self.provider_id and found.order == held.job.order
+                return is_ours and found.provider_id == self.provider_id and found.order == held.job.order
             if trio.current_time() + _LOOKUP_INTERVAL_S >= until:
                 return None
             await trio.sleep(_LOOKUP_INTERVAL_S)
 
     def _handle_refusal(self, offer: Offer, outcome: OpOutcome) -> None:
-        """Log a refused claim, then skip the job or pause the model for a while."""
+        """Log a refused claim. Then exclude the job or the model from claims for a while."""
         reason = describe_outcome(outcome)
         log.info("claim refused", job=offer.job.job_id.hex(), reason=reason)
         if outcome == STALE_OP:
@@ -158,6 +160,6 @@ class Claimer:
             case ChainRefused() if offer.pending and reason == "UnknownJob":
                 pass  # the post was refused, or is not mined yet and the job will be offered again
             case ChainRefused() if reason not in _PROVIDER_REFUSALS:
-                self.pipeline.exclusions.skip(offer.job.job_id)
+                self.pipeline.exclusions.exclude_briefly(offer.job.job_id)
             case ChainRefused() | CoordinatorRefusal() | SignInRefused():
-                self.pipeline.exclusions.pause(offer.model)
+                self.pipeline.exclusions.pause_model(offer.model)

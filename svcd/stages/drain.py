@@ -1,4 +1,4 @@
-"""Stop in two steps: accept no new jobs, then cancel running work near the end of the grace period."""
+"""Stop the daemon in two steps. First accept no new jobs, then cancel running work near the end of the grace period."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

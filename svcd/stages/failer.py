@@ -18,12 +18,12 @@ from svcd.coordinator.outcomes import (
 )
 from svcd.journal.held_job import FailingJob
 from svcd.stages.claimer import STALE_OP
-from svcd.stages.op_lookup import JobLookup
+from svcd.stages.job_lookup import JobLookup
 from svcd.stages.pipeline import Pipeline
 
 log = structlog.get_logger(__name__)
 
-_MIN_RETRY_TIME_S: Final = 60.0  # retry even after the window, because a fail costs less reputation than a reclaim
+_MIN_RETRY_TIME_S: Final = 60.0  # retry even after the window: a late fail costs less reputation than a reclaim
 _MAX_RETRY_PAUSE_S: Final = 30.0
 
 
@@ -40,7 +40,7 @@ class Failer:
     pipeline: Pipeline
 
     async def step(self, failing: FailingJob) -> None:
-        until = max(failing.held.sla_ends, trio.current_time() + _MIN_RETRY_TIME_S)
+        until = max(failing.held.window_ends_at, trio.current_time() + _MIN_RETRY_TIME_S)
         try:
             attempt = partial(self._attempt, failing, until)
             await retry(attempt, on=_NotConfirmed, max_wait_s=_MAX_RETRY_PAUSE_S, deadline=lambda: until)
@@ -54,10 +54,10 @@ class Failer:
         outcome = await self.coordinator.send_op(op, min(until, trio.current_time() + _MIN_RETRY_TIME_S))
         if isinstance(outcome, OpMined) and outcome.succeeded:
             return await self.pipeline.record_failed(held, reason)
-        log.warning("fail not confirmed", job=held.name, reason=reason, outcome=describe_outcome(outcome))
+        log.warning("fail not confirmed", job=held.hex_id, reason=reason, outcome=describe_outcome(outcome))
         if outcome == STALE_OP:
             self.clock.switch_time_source()
-        match (await self.lookup.find_after(outcome, held)).state:
+        match (await self.lookup.look_up_after(outcome, held)).state:
             case "settled":  # an earlier settle was mined, but its response was lost
                 return await self.pipeline.record_settled(held, None)
             case "ended":

@@ -17,27 +17,27 @@ from common.daemon.logs import log_task_failure
 from common.daemon.operators_port import TEXT_HEADERS, OperatorsApp, Page
 from common.daemon.supervision import Supervisor
 from svcd.base import metrics
-from svcd.base.end_reasons import HOLD_REASONS, HoldReason
+from svcd.base.end_reasons import CLAIM_HOLD_REASONS, ClaimHoldReason
 from svcd.base.metrics import REGISTRY
 from svcd.journal.journal import Journal
 
 log = structlog.get_logger(__name__)
 
-REASON_HEADER: Final = "x-svcd-reason"  # a 503 of /healthz has a fixed body, so a header has the reason
+REASON_HEADER: Final = "x-svcd-reason"  # header with the reason of a 503 of /healthz
 _WATCH_INTERVAL_S: Final = 5.0
-_IDLE_TIMEOUT_S: Final = 30.0  # above the delay that a busy event loop adds to a scrape
+_IDLE_TIMEOUT_S: Final = 30.0  # longer than a busy event loop can delay a scrape
 _SHUTDOWN_GRACE_S: Final = 1.0
 _MIN_SILENCE_S: Final = 60.0  # time without an answered poll before the daemon is unhealthy
 
 
 @attrs.frozen(slots=True)
-class Hold:
+class ClaimHold:
     """Reason to withhold claims. `detail` has the problem and the remedy.
 
-    `model` None means all models, and `sla_secs` None all windows.
+    If `model` is None, the hold is for all models. If `sla_secs` is None, the hold is for all windows.
     """
 
-    reason: HoldReason
+    reason: ClaimHoldReason
     detail: str
     model: str | None = None
     sla_secs: int | None = None
@@ -45,25 +45,25 @@ class Hold:
 
 @attrs.define(slots=True, eq=False)
 class DaemonHealth:
-    """Health of the daemon. `holds` is None until the guard's first check."""
+    """Health of the daemon. `claim_holds` is None until the guard's first check."""
 
     journal: Journal
     supervisor: Supervisor = attrs.field(factory=lambda: Supervisor(metrics.count_task_failures, log_task_failure))
-    holds: tuple[Hold, ...] | None = None
-    _answered_at: dict[str, float] = attrs.field(factory=dict)
+    claim_holds: tuple[ClaimHold, ...] | None = None
+    _poll_answered_at: dict[str, float] = attrs.field(factory=dict)
     _ordered_at: dict[str, float] = attrs.field(factory=dict)
-    _intervals: dict[str, float] = attrs.field(factory=dict)
+    _intervals_s: dict[str, float] = attrs.field(factory=dict)
 
-    def expect_polls(self, model: str, pause: float) -> None:
-        """Expect polls of the model, `pause` seconds apart."""
-        self._intervals[model] = pause
+    def expect_polls(self, model: str, interval_s: float) -> None:
+        """Expect a poll of the model every `interval_s` seconds."""
+        self._intervals_s[model] = interval_s
         self.record_poll_answer(model)
 
     def record_poll_answer(self, model: str) -> None:
-        self._answered_at[model] = trio.current_time()
+        self._poll_answered_at[model] = trio.current_time()
 
     def record_orders(self, model: str) -> None:
-        """Record that a poll returned orders, even unwanted ones."""
+        """Record that a poll returned orders, wanted or not."""
         self._ordered_at[model] = trio.current_time()
 
     def seconds_since_orders(self, model: str) -> float | None:
@@ -71,23 +71,23 @@ class DaemonHealth:
         at = self._ordered_at.get(model)
         return None if at is None else trio.current_time() - at
 
-    def set_holds(self, holds: Iterable[Hold]) -> None:
+    def set_claim_holds(self, holds: Iterable[ClaimHold]) -> None:
         """Replace the reasons to withhold claims."""
-        self.holds = tuple(holds)
-        reasons = {hold.reason for hold in self.holds}
-        for reason in HOLD_REASONS:
+        self.claim_holds = tuple(holds)
+        reasons = {hold.reason for hold in self.claim_holds}
+        for reason in CLAIM_HOLD_REASONS:
             metrics.claims_withheld.labels(reason).set(reason in reasons)
 
     def withholds(self, model: str, sla_secs: int | None = None) -> bool:
         """Return True while claims for the model, or for the model in this window, are withheld."""
-        return self.holds is None or any(
-            hold.model in (None, model) and hold.sla_secs in (None, sla_secs) for hold in self.holds
+        return self.claim_holds is None or any(
+            hold.model in (None, model) and hold.sla_secs in (None, sla_secs) for hold in self.claim_holds
         )
 
     @property
     def is_only_daemon(self) -> bool:
         """Return True if the guard has checked and found no other daemon with this wallet."""
-        return self.holds is not None and all(hold.reason != "other_daemon" for hold in self.holds)
+        return self.claim_holds is not None and all(hold.reason != "other_daemon" for hold in self.claim_holds)
 
     async def watch(self) -> NoReturn:
         """Log each change between healthy and unhealthy, with the reason."""
@@ -108,15 +108,15 @@ class DaemonHealth:
             return "the journal cannot be read or written"
         if self.supervisor.failing_task is not None:
             return f"the task {self.supervisor.failing_task} fails repeatedly; see the log"
-        if self.holds:
-            return "; ".join(hold.detail for hold in self.holds)
+        if self.claim_holds:
+            return "; ".join(hold.detail for hold in self.claim_holds)
         now = trio.current_time()
         silent = [
             model
-            for model, at in self._answered_at.items()
-            if now - at > max(_MIN_SILENCE_S, 3 * self._intervals[model])
+            for model, at in self._poll_answered_at.items()
+            if now - at > max(_MIN_SILENCE_S, 3 * self._intervals_s[model])
         ]
-        if silent or not self._answered_at:
+        if silent or not self._poll_answered_at:
             return f"no poll was answered lately: {', '.join(silent) or 'no model is polled yet'}"
         return None
 
@@ -127,14 +127,14 @@ async def no_page(_path: str, _host: str) -> Page | None:
 
 async def serve_metrics(
     health: DaemonHealth,
-    bound: socket.socket,
-    others: Callable[[str, str], Awaitable[Page | None]] = no_page,
+    listening_socket: socket.socket,
+    find_page: Callable[[str, str], Awaitable[Page | None]] = no_page,
 ) -> None:
-    """Serve /metrics, /healthz and the pages of `others` until cancelled. A 503 has the reason in a header."""
+    """Serve /metrics, /healthz and the pages of `find_page` until cancelled."""
 
     async def page(path: str, host: str) -> Page | None:
         if path != "/healthz":
-            return await others(path, host)
+            return await find_page(path, host)
         problem = health.problem
         if problem is None:
             return Page(200, b"ok\n")
@@ -143,7 +143,7 @@ async def serve_metrics(
 
     app: Any = OperatorsApp(make_asgi_app(REGISTRY), page)  # hypercorn declares other ASGI types
     config = Config()
-    config.bind = [f"fd://{os.dup(bound.fileno())}"]  # a duplicate, because hypercorn closes the descriptor
+    config.bind = [f"fd://{os.dup(listening_socket.fileno())}"]  # a duplicate, because hypercorn closes the descriptor
     config.keep_alive_timeout = _IDLE_TIMEOUT_S
     config.graceful_timeout = _SHUTDOWN_GRACE_S
     config.include_server_header = False

@@ -15,7 +15,7 @@ from svcd.base.errors import Unavailable
 from svcd.coordinator.chain import ChainReader
 from svcd.journal.book_row import PendingOffer
 
-_FUNDS_TIMEOUT_S: Final = 0.4  # a pending offer is valid for about a second
+_FUNDS_TIMEOUT_S: Final = 0.4  # short, because a pending offer is valid for only about a second
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -29,10 +29,10 @@ class OfferChecker:
     )
 
     async def find_fault(self, offer: PendingOffer) -> str | None:
-        """Return the reason not to claim the offer, or None if the check found no fault in time."""
+        """Return the reason not to claim the offer, or None if no fault was found in time."""
         order = Order(**{field.name: getattr(offer, field.name) for field in attrs.fields(Order)})
         if quotes.derive_job_id(offer.owner, offer.c) != offer.job_id:
-            return "job_id must be the hash of owner and commitment"
+            return "job_id is not the hash of the owner and the commitment"
         if recover_address(self.domains.jobs.digest(order), offer.signature) != offer.owner:
             return "the order is not signed by its owner"
         cap = quotes.cap(offer.rate_in, offer.rate_out, offer.units_in, offer.units_out)

@@ -1,4 +1,4 @@
-"""Jobs offered to the claimers, and exclusions: jobs and models that are not claimed for a while."""
+"""Jobs offered to the claimers, and exclusions: jobs and models for which svcd sends no claims for a while."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -10,61 +10,63 @@ from svcd.base.clock import Clock
 from svcd.journal.book_row import Job
 from svcd.journal.slots import Slot
 
-# Pauses after a refused claim, because an immediate retry would be refused as well.
+# Pauses after a refused claim, because an immediate retry would also be refused.
 _PROVIDER_REFUSAL_PAUSE_S: Final = 10.0
 _JOB_REFUSAL_PAUSE_S: Final = 30.0
 _ESCROW_PAUSE_S: Final = 300.0  # after a failed key release, because other open bids would fail as well
-_MAX_ORDER_LIFE_S: Final = 2 * 86_400
+_MAX_ORDER_LIFETIME_S: Final = 2 * 86_400
 
 
 @attrs.define(slots=True, eq=False)
 class Exclusions:
-    """Jobs, models and open bids that are not claimed for a while."""
+    """Jobs, models and open bids for which svcd sends no claims for a while."""
 
     clock: Clock
     _excluded_until: dict[bytes, float] = attrs.field(factory=dict)  # Unix seconds
-    _skipped_until: dict[bytes, float] = attrs.field(factory=dict)  # loop time, which clock corrections do not affect
+    _briefly_excluded_until: dict[bytes, float] = attrs.field(factory=dict)  # loop time
     _paused_until: dict[str, float] = attrs.field(factory=dict)  # loop time
-    _escrow_down_until: float = 0.0
+    _open_bids_paused_until: float = 0.0
 
-    def add_earlier_jobs(self, job_ids: Iterable[bytes]) -> None:
-        """Exclude jobs that an earlier run claimed and did not settle."""
+    def exclude_earlier_jobs(self, job_ids: Iterable[bytes]) -> None:
+        """Exclude jobs that an earlier run of the daemon claimed and did not settle."""
         for job_id in job_ids:
-            self._excluded_until[job_id] = self.clock.wall() + _MAX_ORDER_LIFE_S
+            self._excluded_until[job_id] = self.clock.unix_time() + _MAX_ORDER_LIFETIME_S
 
-    def add(self, job_id: bytes, expires_at: float) -> None:
+    def exclude(self, job_id: bytes, expires_at: float) -> None:
         """Exclude a job until its order expires."""
-        now = self.clock.wall()
+        now = self.clock.unix_time()
         self._excluded_until = {known: until for known, until in self._excluded_until.items() if until > now}
         self._excluded_until[job_id] = expires_at
 
-    def skip(self, job_id: bytes) -> None:
+    def exclude_briefly(self, job_id: bytes) -> None:
         """Exclude a job briefly, after a refusal that may be temporary.
 
         Examples are a paused token, an owner short of funds, or a reorg between the post and the claim.
         """
         now = trio.current_time()
-        self._skipped_until = {known: until for known, until in self._skipped_until.items() if until > now}
-        self._skipped_until[job_id] = now + _JOB_REFUSAL_PAUSE_S
+        self._briefly_excluded_until = {
+            known: until for known, until in self._briefly_excluded_until.items() if until > now
+        }
+        self._briefly_excluded_until[job_id] = now + _JOB_REFUSAL_PAUSE_S
 
     def __contains__(self, job_id: bytes) -> bool:
-        if (until := self._skipped_until.get(job_id)) is not None and until > trio.current_time():
+        if (until := self._briefly_excluded_until.get(job_id)) is not None and until > trio.current_time():
             return True
-        return self._excluded_until.get(job_id, 0.0) > self.clock.wall()
+        return self._excluded_until.get(job_id, 0.0) > self.clock.unix_time()
 
-    def pause(self, model: str) -> None:
+    def pause_model(self, model: str) -> None:
         self._paused_until[model] = trio.current_time() + _PROVIDER_REFUSAL_PAUSE_S
 
-    def is_paused(self, model: str) -> bool:
+    def is_model_paused(self, model: str) -> bool:
         return trio.current_time() < self._paused_until.get(model, 0.0)
 
     def pause_open_bids(self) -> None:
-        self._escrow_down_until = trio.current_time() + _ESCROW_PAUSE_S
+        self._open_bids_paused_until = trio.current_time() + _ESCROW_PAUSE_S
 
     @property
     def open_bids_paused(self) -> bool:
         """Return True while open bids are not claimed, because the escrow failed to release a key."""
-        return trio.current_time() < self._escrow_down_until
+        return trio.current_time() < self._open_bids_paused_until
 
 
 @attrs.frozen(slots=True, eq=False)

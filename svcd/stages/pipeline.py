@@ -1,4 +1,4 @@
-"""Connect the stages by channels, and record the ends of jobs.
+"""Connect the stages with channels, and record how each job ends.
 
 claimer ─► opener ─► runner (one per model) ─► sealer ─┬─────────────► settler
                                                            └─► uploader ──────┘
@@ -55,27 +55,27 @@ class Pipeline:
 
         Only jobs inside a channel are sorted by deadline, so a full channel would delay urgent jobs.
         """
-        every = sum(slots.values()) + _MAX_RECOVERED_JOBS
+        capacity = sum(slots.values()) + _MAX_RECOVERED_JOBS
         return cls(
             journal=journal,
             exclusions=exclusions,
-            to_open=DeadlineChannel(every),
-            to_run={model: DeadlineChannel(every) for model in slots},
-            to_seal=DeadlineChannel(every),
-            to_upload=DeadlineChannel(every),
-            to_settle=DeadlineChannel(every),
-            to_fail=DeadlineChannel(every),
+            to_open=DeadlineChannel(capacity),
+            to_run={model: DeadlineChannel(capacity) for model in slots},
+            to_seal=DeadlineChannel(capacity),
+            to_upload=DeadlineChannel(capacity),
+            to_settle=DeadlineChannel(capacity),
+            to_fail=DeadlineChannel(capacity),
         )
 
     async def serve(self, stage: str, channel: DeadlineChannel[T], step: Callable[[T], Awaitable[None]]) -> NoReturn:
-        """Run one worker of a stage. A failed step ends only its own job. Trace spans have the name `stage`."""
+        """Run one worker of a stage. A failed step ends only its own job. `stage` is the name of the trace spans."""
         while True:
             item = await channel.receive()
             try:
-                with spans.span(stage, parent=item.held.trace, job=item.held.name, model=item.held.model):
+                with spans.span(stage, parent=item.held.trace, job=item.held.hex_id, model=item.held.model):
                     await self._run_step(item, step)
             except Exception:
-                item.held.slot.release()  # the reconciler finds the job in the journal and resumes it
+                item.held.slot.release()  # the reconciler resumes the job from the journal
                 raise
 
     async def _run_step(self, item: T, step: Callable[[T], Awaitable[None]]) -> None:
@@ -86,17 +86,17 @@ class Pipeline:
             spans.mark_failed(failure.reason)
             await self.give_up(item.held, failure)
         except Exception as bug:  # the specification's `internal_error`, which counts as svcd's fault
-            log.exception("stage failed unexpectedly", job=item.held.name)
+            log.exception("stage failed unexpectedly", job=item.held.hex_id)
             spans.mark_failed(type(bug).__name__)
             await self.give_up(item.held, WorkFailed("internal_error", type(bug).__name__))
 
     async def give_up(self, held: ClaimedJob, failure: WorkFailed) -> None:
         if failure.reason in _ESCROW_FAILURES:
             self.exclusions.pause_open_bids()
-        log.warning("job given up", job=held.name, model=held.model, reason=failure.reason, detail=failure.detail)
+        log.warning("job given up", job=held.hex_id, model=held.model, reason=failure.reason, detail=failure.detail)
         if failure.sends_fail:
             await self.journal.record_failing(held.job.job_id, failure.reason)
-            await self.to_fail.send(held.sla_ends, FailingJob(held, failure.reason))
+            await self.to_fail.send(held.window_ends_at, FailingJob(held, failure.reason))
         else:
             await self.record_given_up(held, failure.reason)
 
@@ -108,24 +108,24 @@ class Pipeline:
     async def record_failed(self, held: ClaimedJob, reason: str) -> None:
         """Record that the chain accepted the fail."""
         await self.journal.record_end(held.job.job_id, "failed", reason)
-        if held.ahead is not None:
-            held.ahead.confirm()
+        if held.pending_claim is not None:
+            held.pending_claim.confirm()
         self._record_end(held, reason)
 
     async def record_settled(self, held: ClaimedJob, started: float | None) -> None:
         await self.journal.record_end(held.job.job_id, "settled")
-        if held.ahead is not None:
-            held.ahead.confirm()
+        if held.pending_claim is not None:
+            held.pending_claim.confirm()
         metrics.jobs_settled.inc()
         if started is not None:
             metrics.job_duration.observe(trio.current_time() - started)
         held.slot.release(settled=True)
-        log.info("job settled", job=held.name, model=held.model)
+        log.info("job settled", job=held.hex_id, model=held.model)
 
     def _record_end(self, held: ClaimedJob, reason: str) -> None:
-        if held.ahead is not None:  # has no effect if the claim's outcome is already known
-            held.ahead.refuse(reason)
+        if held.pending_claim is not None:  # has no effect if the claim's outcome is already known
+            held.pending_claim.refuse(reason)
         metrics.jobs_failed.labels(reason).inc()
-        self.exclusions.add(held.job.job_id, held.job.expires_at)
+        self.exclusions.exclude(held.job.job_id, held.job.expires_at)
         held.slot.release()
-        log.info("job ended without settle", job=held.name, model=held.model, reason=reason)
+        log.info("job ended without settle", job=held.hex_id, model=held.model, reason=reason)

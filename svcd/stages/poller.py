@@ -29,10 +29,10 @@ from svcd.stages.offers import Exclusions, Offer
 
 log = structlog.get_logger(__name__)
 
-_MAX_POLL_WAIT_S: Final = 20  # the coordinator may hold a poll this long
-_SHORT_WAIT_LIFETIME_S: Final = 600.0  # after a proxy cut off a poll, before the full wait is tried again
+_MAX_POLL_WAIT_S: Final = 20  # the coordinator may delay its answer this long
+_SHORT_WAIT_LIFETIME_S: Final = 600.0  # the full wait is tried again this long after a proxy cut off a poll
 _MIN_CUT_OFF_S: Final = 1.0  # only a poll that lasted longer may have been cut off by a proxy
-_MIN_TIME_LEFT_S: Final = 5  # between a claim and the expiry of the claimed order
+_MIN_TIME_LEFT_S: Final = 5  # from the claim to the expiry of the order
 
 
 @attrs.define(slots=True, eq=False)
@@ -50,84 +50,86 @@ class Poller:
     exclusions: Exclusions
     timings: Timings
     offers: DeadlineChannel[Offer]
-    check: OfferChecker
+    offer_checker: OfferChecker
     health: DaemonHealth
 
     # Number of unwanted jobs that the last poll leased to this provider. The coordinator counts these jobs against
     # `free`, so the next poll requests that many more.
-    _unwanted: int = 0
+    _unwanted_leases: int = 0
     _short_wait: int = _MAX_POLL_WAIT_S
     _short_wait_until: float = 0.0
 
     async def run(self) -> NoReturn:
-        refused = False
+        was_failing = False
         while True:
-            held = False
+            poll_at_once = False
 
             # Log only changes between failed and successful polls.
             try:
-                held = await self.poll()
+                poll_at_once = await self.poll()
             except (Unavailable, Refused) as error:
-                if not refused:
+                if not was_failing:
                     log.warning("poll failed", model=self.model.name, reason=str(error))
-                refused = True
+                was_failing = True
             else:
-                if refused:
+                if was_failing:
                     log.info("polling recovered", model=self.model.name)
-                refused = False
-            if not held:
+                was_failing = False
+            if not poll_at_once:
                 await trio.sleep(self.model.poll_seconds)
 
     async def poll(self) -> bool:
         """Poll once. Return True if the next poll may follow at once.
 
-        This is the case after a long poll without jobs, and after pending jobs, which often come in series.
+        Poll again at once after a long poll without jobs, and after pending jobs, which often come in series.
         """
         if self.health.withholds(self.model.name):
-            # Polling makes this provider a candidate, and clients designate orders to candidates.
+            # Do not poll: a poll makes this provider a candidate, and clients designate orders to candidates.
             metrics.requested_slots.labels(self.model.name).set(0)
             self.health.record_poll_answer(self.model.name)
-            self._unwanted = 0
+            self._unwanted_leases = 0
             return False
         free = self._free_slots(await self.load.read())
-        floors = {sla: self.discount.lowest_rates(ask) for sla, ask in self.model.asks.items()}
-        lowest = {
-            "rate_in": min(floor.rate_in for floor in floors.values()),
-            "rate_out": min(floor.rate_out for floor in floors.values()),
+        lowest_rates = {sla: self.discount.lowest_rates(ask) for sla, ask in self.model.asks.items()}
+        poll_rates = {
+            "rate_in": min(rates.rate_in for rates in lowest_rates.values()),
+            "rate_out": min(rates.rate_out for rates in lowest_rates.values()),
         }
-        asked = free + self._unwanted if free else 0
-        metrics.requested_slots.labels(self.model.name).set(asked)
+        requested = free + self._unwanted_leases if free else 0
+        metrics.requested_slots.labels(self.model.name).set(requested)
         began, polled_at = trio.current_time(), time.time()
-        wait = self._poll_wait_s() if asked else 0
-        result = await self._poll_coordinator(asked, lowest, wait)
+        wait = self._poll_wait_s() if requested else 0
+        result = await self._poll_coordinator(requested, poll_rates, wait)
         jobs = result.jobs
         self.health.record_poll_answer(self.model.name)
-        if jobs or result.pending:
+        if jobs or result.pending_offers:
             self.health.record_orders(self.model.name)
         waited = trio.current_time() - began
-        if (jobs or result.pending) and waited > self.model.poll_seconds:
+        if (jobs or result.pending_offers) and waited > self.model.poll_seconds:
             # Slots and load may have changed during a long wait.
             free = min(free, self._free_slots(await self.load.read()))
-        wanted = [job for job in jobs if self._is_wanted(job, floors)]
-        self._unwanted = sum(not self.slots.holds(job.job_id) for job in jobs) - len(wanted)
+        wanted = [job for job in jobs if self._is_wanted(job, lowest_rates)]
+        self._unwanted_leases = sum(not self.slots.holds(job.job_id) for job in jobs) - len(wanted)
         for job in wanted:
-            free -= await self._offer_to_claimers(job, free, result.traces.get(job.job_id), polled_at)
+            free -= await self._offer_to_claimers(job, free, result.trace_contexts.get(job.job_id), polled_at)
         taken = 0
-        for job in await self._select_valid_jobs(result, floors, asked):
-            trace = result.traces.get(job.job_id)
+        for job in await self._select_valid_jobs(result, lowest_rates, requested):
+            trace = result.trace_contexts.get(job.job_id)
             taken += await self._offer_to_claimers(job, free - taken, trace, polled_at, pending=True)
-        return taken > 0 or (wait > 0 and not jobs and not result.pending and waited >= wait / 2)
+        return taken > 0 or (wait > 0 and not jobs and not result.pending_offers and waited >= wait / 2)
 
-    async def _select_valid_jobs(self, result: PollResult, floors: dict[int, AskRates], asked: int) -> list[Job]:
+    async def _select_valid_jobs(
+        self, result: PollResult, lowest_rates: dict[int, AskRates], requested: int
+    ) -> list[Job]:
         """Return the wanted pending jobs that have valid signatures.
 
         Ignore offers beyond the requested number, because checking thousands of signatures would block other jobs.
         """
         found = []
-        for offer in result.pending[:asked]:
-            job = offer.to_job(result.block)
-            if offer.designated in (0, self.provider_id) and self._is_wanted(job, floors):
-                fault = await self.check.find_fault(offer)
+        for offer in result.pending_offers[:requested]:
+            job = offer.to_job(result.indexed_block)
+            if offer.designated in (0, self.provider_id) and self._is_wanted(job, lowest_rates):
+                fault = await self.offer_checker.find_fault(offer)
                 if fault is None:
                     found.append(job)
                 else:
@@ -155,14 +157,14 @@ class Poller:
         return 1
 
     def _poll_wait_s(self) -> int:
-        """Return the seconds for which the coordinator may hold a poll."""
+        """Return the seconds that the coordinator may wait before it answers a poll."""
         return self._short_wait if trio.current_time() < self._short_wait_until else _MAX_POLL_WAIT_S
 
-    async def _poll_coordinator(self, asked: int, lowest: dict[str, int], wait: int) -> PollResult:
+    async def _poll_coordinator(self, requested: int, poll_rates: dict[str, int], wait: int) -> PollResult:
         """Poll, and shorten the wait of later polls if a proxy cuts off this poll."""
         began = trio.current_time()
         try:
-            return await self.coordinator.poll(self.model_id, asked, lowest, wait)
+            return await self.coordinator.poll(self.model_id, requested, poll_rates, wait)
         except Unavailable:
             lasted = trio.current_time() - began
             if wait and lasted >= _MIN_CUT_OFF_S:
@@ -179,18 +181,18 @@ class Poller:
     def _free_slots(self, load: float) -> int:
         """Return the free slots, reduced by the backend's load, or 0 while the circuit is open."""
         self.discount.observe(load, trio.current_time())
-        if self.breaker.is_open or self.exclusions.is_paused(self.model.name):
+        if self.breaker.is_open or self.exclusions.is_model_paused(self.model.name):
             return 0
         return min(self.slots.free(self.model.name), int((1 - load) * self.model.slots + 1e-9))
 
-    def _is_wanted(self, job: Job, floors: dict[int, AskRates]) -> bool:
-        floor = floors.get(job.sla_secs)
+    def _is_wanted(self, job: Job, lowest_rates: dict[int, AskRates]) -> bool:
+        lowest = lowest_rates.get(job.sla_secs)
         return (
-            floor is not None
+            lowest is not None
             and not self.health.withholds(self.model.name, job.sla_secs)
-            and job.rate_in >= floor.rate_in
-            and job.rate_out >= floor.rate_out
-            and job.expires_at > self.clock.wall() + _MIN_TIME_LEFT_S
+            and job.rate_in >= lowest.rate_in
+            and job.rate_out >= lowest.rate_out
+            and job.expires_at > self.clock.unix_time() + _MIN_TIME_LEFT_S
             and job.sla_secs > self.timings.shortest_window(self.model.name, self.model.margin_seconds)
             and (not self.exclusions.open_bids_paused if job.designated == 0 else self.has_box_key)
             and is_content_id(job.task_cid)

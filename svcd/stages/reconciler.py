@@ -1,6 +1,7 @@
-"""Compare the journal with the chain, at start and every half minute, and resume jobs that no stage has.
+"""Compare the journal with the chain at start and every half minute. Resume the jobs that no stage works on.
 
-The chain's state decides. The journal adds only the sealed result and the reason of a fail.
+The job's state on the chain determines the next step. The journal adds only the sealed result and the reason of a
+fail.
 """
 
 import math
@@ -30,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 _RECONCILE_INTERVAL_S: Final = 30.0
 _MAX_RETRY_PAUSE_S: Final = 5.0  # between two attempts to reach the coordinator
-_MAX_CLOCK_DIFFERENCE_S: Final = 60.0  # the chain's time may be this far ahead of the coordinator's
+_MAX_CLOCK_DIFFERENCE_S: Final = 60.0  # the chain's time may be ahead of the coordinator's by this much
 
 Verdict = Literal["wait", "not_claimed", "settled", "failed", "claim_expired", "fail", "settle", "work"]
 
@@ -46,7 +47,7 @@ def decide_verdict(entry: JobEntry, job: Job | None, provider_id: int, now: floa
     if job is None or job.state == JobState.OPEN:
         if job is not None and entry.state == "sealed" and now < job.expires_at:
             return "settle"  # a reorg removed the claim; the settler waits for the claim, or claims again
-        if now - entry.claim_sent < CLAIM_LIFETIME_S:
+        if now - entry.claim_sent_at < CLAIM_LIFETIME_S:
             return "wait"
         return "not_claimed" if entry.state == "claiming" else "claim_expired"
     if job.provider_id != provider_id:
@@ -71,8 +72,8 @@ class Reconciler:
     model_ids: Mapping[str, int]  # of the models in the coordinator's catalogue, by name
     slots: Slots
     pipeline: Pipeline
-    on_rival_claim: Callable[[str], None]  # receives each job that another daemon claimed with this wallet
-    _started: float = math.inf  # Unix seconds: claims from before the start are adopted
+    on_other_daemon_claim: Callable[[str], None]  # called with the id of each job that another daemon claimed
+    _started_at: float = math.inf  # Unix seconds; earlier unknown claims are adopted
 
     async def resume_all(self) -> None:
         """Resume every job of an earlier run. Retry until the coordinator responds."""
@@ -81,7 +82,7 @@ class Reconciler:
             log.warning("held jobs not looked up yet", reason=str(error))
 
         await retry(self.reconcile_once, on=(Unavailable, Refused), max_wait_s=_MAX_RETRY_PAUSE_S, report=report)
-        self._started = self.clock.wall()
+        self._started_at = self.clock.unix_time()
 
     async def run(self) -> NoReturn:
         while True:
@@ -92,45 +93,45 @@ class Reconciler:
                 log.warning("held jobs not looked up", reason=str(error))
 
     async def reconcile_once(self) -> None:
-        for entry in await self.pipeline.journal.read_live():
+        for entry in await self.pipeline.journal.read_live_entries():
             if not self.slots.holds(entry.job.job_id):
-                job = await self.coordinator.job(entry.job.job_id)
+                job = await self.coordinator.read_job(entry.job.job_id)
 
                 # If a stage changed the entry during the lookup, the result of the lookup is stale.
-                if await self.pipeline.journal.read_state(entry.job.job_id) == entry.state:
+                if await self.pipeline.journal.read_job_state(entry.job.job_id) == entry.state:
                     await self._resume(entry, job)
         claimed = await self.coordinator.read_claimed_jobs(self.provider_id)
 
         # Read the journal after the list, so that jobs claimed and ended in between are known. An ended job is not
         # adopted, even if a stale index shows the job as claimed.
-        unknown = await self.pipeline.journal.find_unknown([job.job_id for job in claimed])
+        unknown = await self.pipeline.journal.find_unknown_jobs([job.job_id for job in claimed])
         for job in claimed:
             if job.job_id in unknown:
                 if await self._is_from_another_daemon(job):
                     log.warning("job claimed by another daemon", job="0x" + job.job_id.hex())
-                    self.on_rival_claim("0x" + job.job_id.hex())
+                    self.on_other_daemon_claim("0x" + job.job_id.hex())
                 else:
                     await self._adopt(job)
 
     async def _is_from_another_daemon(self, job: Job) -> bool:
-        """Return True for a recent claim that the journal does not have.
+        """Return True for a recent claim that is missing in the journal.
 
         This daemon writes every claim to the journal before it sends the claim. In the second half of the window, the
         daemon adopts an unknown claim even from another daemon, so that the job is not lost.
         """
-        if await self.pipeline.journal.read_state(job.job_id) is not None:
+        if await self.pipeline.journal.read_job_state(job.job_id) is not None:
             return False
-        late = self.clock.wall() - job.claimed_at > job.sla_secs / 2
-        return job.claimed_at > self._started + _MAX_CLOCK_DIFFERENCE_S and not late
+        is_late = self.clock.unix_time() - job.claimed_at > job.sla_secs / 2
+        return job.claimed_at > self._started_at + _MAX_CLOCK_DIFFERENCE_S and not is_late
 
     async def _adopt(self, job: Job) -> None:
-        """Take over a job that this wallet claimed and the journal lacks, for example because the journal was lost."""
+        """Take over a job that this wallet claimed, but that the journal lacks, for example because it was lost."""
         names = {model_id: name for name, model_id in self.model_ids.items()}
         model = names.get(job.model_id, f"model {job.model_id}")
         log.warning("unknown claimed job adopted", job="0x" + job.job_id.hex())
-        signed_for = await self.pipeline.journal.read_job(job.job_id) or job
-        await self.pipeline.journal.record_adopted(signed_for, model)
-        entry = JobEntry(signed_for, model, "claimed", float(job.claimed_at), None, None, None, None)
+        signed_job = await self.pipeline.journal.read_job(job.job_id) or job
+        await self.pipeline.journal.record_adopted(signed_job, model)
+        entry = JobEntry(signed_job, model, "claimed", float(job.claimed_at), None, None, None, None)
         await self._resume(entry, job)
 
     def _window_end(self, job: Job) -> float:
@@ -141,36 +142,38 @@ class Reconciler:
 
     async def _resume(self, entry: JobEntry, job: Job | None) -> None:
         journal, job_id = self.pipeline.journal, entry.job.job_id
-        decided = decide_verdict(entry, job, self.provider_id, self.clock.wall())
-        if decided == "wait":
+        verdict = decide_verdict(entry, job, self.provider_id, self.clock.unix_time())
+        if verdict == "wait":
             return
-        log.info("held job reconciled", job="0x" + job_id.hex(), journal=entry.state, verdict=decided)
-        if decided == "not_claimed":
+        log.info("held job reconciled", job="0x" + job_id.hex(), journal=entry.state, verdict=verdict)
+        if verdict == "not_claimed":
             await journal.record_end(job_id, "not_claimed")
             return
         slot = self.slots.take_unchecked(entry.model, job_id)
         if slot is None:  # a stage already has the job
             return
         on_chain = job if job is not None else entry.job
-        ends = self._window_end(on_chain)
-        held = ClaimedJob(on_chain, entry.model, slot, ends, recovered=True)
+        window_ends = self._window_end(on_chain)
+        held = ClaimedJob(on_chain, entry.model, slot, window_ends, recovered=True)
         try:
-            await self._send_to_stage(held, entry, decided)
+            await self._send_to_stage(held, entry, verdict)
         except BaseException:
             slot.release()  # no stage has the job, so the next round resumes it
             raise
 
-    async def _send_to_stage(self, held: ClaimedJob, entry: JobEntry, decided: Verdict) -> None:
-        on_chain, ends = held.job, held.sla_ends
-        match decided:
+    async def _send_to_stage(self, held: ClaimedJob, entry: JobEntry, verdict: Verdict) -> None:
+        on_chain, window_ends = held.job, held.window_ends_at
+        match verdict:
             case "settled":
                 await self.pipeline.record_settled(held, None)
             case "failed":
                 await self.pipeline.record_failed(held, entry.reason or "internal_error")
             case "fail":
-                other = on_chain.order != entry.job.order
+                differs = on_chain.order != entry.job.order
                 detail = (
-                    "the posted terms differ from the signed claim" if other else "resuming the fail of an earlier run"
+                    "the posted terms differ from the signed claim"
+                    if differs
+                    else "resuming the fail of an earlier run"
                 )
                 await self.pipeline.give_up(held, WorkFailed(entry.reason or "unservable", detail))
             case "claim_expired" if on_chain.state == JobState.CLAIMED:
@@ -181,10 +184,10 @@ class Reconciler:
                 sealed = SealedJob(
                     held, entry.completion_tok or 0, entry.result_length or 0, result_cid=entry.result_cid
                 )
-                large = needs_upload(sealed.length) and sealed.result_cid is None
-                await (self.pipeline.to_upload if large else self.pipeline.to_settle).send(ends, sealed)
+                large = needs_upload(sealed.result_length) and sealed.result_cid is None
+                await (self.pipeline.to_upload if large else self.pipeline.to_settle).send(window_ends, sealed)
             case "work":
                 if entry.state == "claiming":
                     await self.pipeline.journal.record_claimed(on_chain.job_id)
                     metrics.jobs_claimed.inc()
-                await self.pipeline.to_open.send(ends, held)
+                await self.pipeline.to_open.send(window_ends, held)

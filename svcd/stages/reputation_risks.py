@@ -10,7 +10,7 @@ from svcd.base.clock import MAX_SKEW_S, Clock
 from svcd.base.errors import Unavailable
 from svcd.config import ModelConfig
 from svcd.coordinator.chain import ChainReader
-from svcd.coordinator.client import MarketReads, ProviderRecord
+from svcd.coordinator.client import MarketReader, ProviderRecord
 
 
 @attrs.frozen(slots=True)
@@ -25,7 +25,7 @@ class Risk:
 
 
 def wrong_key_risk(box: SecretKey | None, provider: ProviderRecord) -> Risk | None:
-    """Return a risk if the registry has another box key, because designated jobs could not be opened.
+    """Return a risk if the registry has another box key, with which designated jobs could not be opened.
 
     Without a configured box key, svcd claims no designated jobs, so there is no risk.
     """
@@ -39,33 +39,33 @@ def wrong_key_risk(box: SecretKey | None, provider: ProviderRecord) -> Risk | No
 def wrong_clock_risk(clock: Clock) -> Risk | None:
     if clock.is_skew_plausible:
         return None
-    way = "ahead of" if clock.ahead > 0 else "behind"
-    seen = f"this clock is {abs(clock.ahead):.0f} s {way} the coordinator's"
+    direction = "ahead of" if clock.skew_s > 0 else "behind"
+    seen = f"this clock is {abs(clock.skew_s):.0f} s {direction} the coordinator's"
     return Risk(f"{seen}, but svcd corrects at most {MAX_SKEW_S:.0f} s", "set the clock (timedatectl set-ntp true)")
 
 
 def wrong_window_risks(model: ModelConfig, allowed: Collection[int]) -> Iterator[tuple[int, Risk]]:
-    """Yield each offered window that the market does not allow."""
+    """Yield each offered window that the market does not allow, with its risk."""
     for window in sorted(model.asks.keys() - frozenset(allowed)):
         known = ", ".join(map(str, sorted(allowed))) or "none"
         detail = f"{model.name}: the market has no window of {window} s, only {known}"
         yield window, Risk(detail, "change sla_seconds")
 
 
-def wrong_name_risk(model: str, unknown: str) -> Risk:
-    return Risk(f"{model}: {unknown}", "set models under [model.backend]")
+def wrong_name_risk(model: str, explanation: str) -> Risk:
+    return Risk(f"{model}: {explanation}", "set models under [model.backend]")
 
 
-def rival_risk(provider_id: int, seen: str) -> Risk:
+def other_daemon_risk(provider_id: int, observation: str) -> Risk:
     remedy = "stop the other daemon, or give this daemon another wallet"
-    return Risk(f"another daemon works as provider {provider_id} ({seen})", remedy)
+    return Risk(f"another daemon works as provider {provider_id} ({observation})", remedy)
 
 
 async def read_allowed_windows(
-    coordinator: MarketReads, chain: ChainReader | None, offered: Iterable[int]
+    coordinator: MarketReader, chain: ChainReader | None, offered: Iterable[int]
 ) -> Collection[int] | None:
     """Return the coordinator's list of windows, or otherwise the offered windows that the chain allows."""
-    windows = await coordinator.windows()
+    windows = await coordinator.read_windows()
     if windows is not None or chain is None:
         return windows
     try:

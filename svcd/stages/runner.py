@@ -48,7 +48,7 @@ class Runner:
             raise WorkFailed("deadline_wait", "no time is left to run the job")
         output = await self._run_work(opened)
         await self.pipeline.to_seal.send(
-            opened.held.sla_ends, FinishedJob(opened.held, output, opened.result_key, started)
+            opened.held.window_ends_at, FinishedJob(opened.held, output, opened.result_key, started)
         )
 
     async def _run_work(self, opened: OpenedJob) -> WorkOutput:
@@ -68,7 +68,7 @@ class Runner:
             held=held,
             work=work,
             seal=ItemSeal.for_job(self.box, held.job.job_id),
-            workers=self.turns.count,
+            workers=self.turns.slots,
             run_item=self.run,
             breaker=self.breaker,
             journal=self.pipeline.journal,
@@ -81,24 +81,26 @@ class Runner:
         return TabRun(
             held=held,
             work=work,
-            parallel=min(MAX_PARALLEL, self.turns.count),
+            parallel=min(MAX_PARALLEL, self.turns.slots),
             service=self.tabs,
             entries=TabEntries(self.pipeline.journal, seal, held.job.job_id),
             run_request=self._run_request,
             breaker=self.breaker,
         )
 
-    async def _run_request(self, work: ModelWork, deltas: OnDelta, order: float) -> WorkOutput:
+    async def _run_request(self, work: ModelWork, on_delta: OnDelta, turn_deadline: float) -> WorkOutput:
         with self.drain.cancellable():
-            return await self.run(work, deltas, order)
+            return await self.run(work, on_delta, turn_deadline)
 
-    async def run(self, work: ModelWork, deltas: OnDelta | None = None, order: float | None = None) -> WorkOutput:
+    async def run(
+        self, work: ModelWork, on_delta: OnDelta | None = None, turn_deadline: float | None = None
+    ) -> WorkOutput:
         """Run a job, an item or a request when its turn comes. Report the outcome to the breaker and the timings.
 
-        The waiter with the lowest `order` gets the next turn. `order` defaults to the deadline.
+        The waiter with the earliest `turn_deadline` gets the next turn. The default is the deadline of the work.
         """
         try:
-            output = await self._run_in_turn(work, deltas, work.deadline if order is None else order)
+            output = await self._run_in_turn(work, on_delta, work.deadline if turn_deadline is None else turn_deadline)
         except WorkFailed as failure:
             self.breaker.record_failure(failure.backend_fault)
             raise
@@ -108,14 +110,14 @@ class Runner:
         self.breaker.record_success()
         return output
 
-    async def _run_in_turn(self, work: ModelWork, deltas: OnDelta | None, order: float) -> WorkOutput:
-        called, output, started = False, None, trio.current_time()
+    async def _run_in_turn(self, work: ModelWork, on_delta: OnDelta | None, turn_deadline: float) -> WorkOutput:
+        got_turn, output, started = False, None, trio.current_time()
         with trio.move_on_at(work.deadline) as until:
-            async with self.turns.turn(order):
-                called, started, until.deadline = True, trio.current_time(), work.deadline + DEADLINE_GRACE_S
+            async with self.turns.turn(turn_deadline):
+                got_turn, started, until.deadline = True, trio.current_time(), work.deadline + DEADLINE_GRACE_S
                 with metrics.backend_latency.labels(self.model).time():
-                    output = await self.backend.run(work, deltas)
-        if not called:
+                    output = await self.backend.run(work, on_delta)
+        if not got_turn:
             raise WorkFailed("deadline_wait", "the job got no turn on the backend before the deadline")
         if output is None or trio.current_time() > work.deadline:
             raise WorkFailed("sla_abandon", "the backend did not finish before the deadline", backend_fault=True)

@@ -20,7 +20,7 @@ from svcd.payload.sealable import to_sealable
 from svcd.stages.pipeline import Pipeline
 from svcd.stages.uploader import needs_upload
 
-_CHUNK_BYTES: Final = 65_536  # fastest size in measurements
+_CHUNK_BYTES: Final = 65_536  # the fastest size in measurements
 _MAX_INLINE_CHARACTERS: Final = 16 * 1024
 _CHARACTERS_PER_MEMBER: Final = 8  # estimated cost of each member of an object or list
 
@@ -44,24 +44,24 @@ class SealStage:
         result = seal() if is_quick_to_seal(output.output) else await trio.to_thread.run_sync(seal)
         completion_tok = min(output.completion_tok, job.units_out)
         await self.pipeline.journal.record_sealed(job.job_id, completion_tok, result)
-        kept = result if len(result) <= MAX_ROW_BYTES else None
-        sealed = SealedJob(held, completion_tok, len(result), result=kept, started=finished.started)
-        channel = self.pipeline.to_upload if needs_upload(sealed.length) else self.pipeline.to_settle
-        await channel.send(held.sla_ends, sealed)
+        inline = result if len(result) <= MAX_ROW_BYTES else None
+        sealed = SealedJob(held, completion_tok, len(result), result=inline, started=finished.started)
+        channel = self.pipeline.to_upload if needs_upload(sealed.result_length) else self.pipeline.to_settle
+        await channel.send(held.window_ends_at, sealed)
 
 
 def is_quick_to_seal(value: object) -> bool:
     """Return True if sealing the output takes less time than starting a thread."""
-    left, waiting = _MAX_INLINE_CHARACTERS, [value]
-    while waiting and left > 0:
-        one = waiting.pop()
-        if isinstance(one, dict | list):
-            left -= _CHARACTERS_PER_MEMBER * len(one)
-            if left > 0:
-                waiting.extend(one.values() if isinstance(one, dict) else one)
+    budget, waiting = _MAX_INLINE_CHARACTERS, [value]
+    while waiting and budget > 0:
+        item = waiting.pop()
+        if isinstance(item, dict | list):
+            budget -= _CHARACTERS_PER_MEMBER * len(item)
+            if budget > 0:
+                waiting.extend(item.values() if isinstance(item, dict) else item)
         else:
-            left -= len(one) if isinstance(one, str) else 1
-    return left > 0
+            budget -= len(item) if isinstance(item, str) else 1
+    return budget > 0
 
 
 def seal_body(result_key: PublicKey, chain_id: int, job_registry: bytes, job_id: bytes, body: bytes) -> bytes:

@@ -14,7 +14,7 @@ from svcd.base.clock import Clock
 from svcd.base.end_reasons import WorkFailed
 from svcd.base.timings import Timings
 from svcd.coordinator.client import Coordinator
-from svcd.coordinator.op_signer import Body, OpSigner
+from svcd.coordinator.op_signer import OpSigner, RequestBody
 from svcd.coordinator.outcomes import (
     ChainRefused,
     CoordinatorRefusal,
@@ -28,13 +28,13 @@ from svcd.coordinator.outcomes import (
 from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.held_job import ClaimedJob, SealedJob
 from svcd.stages.claimer import STALE_OP
-from svcd.stages.op_lookup import JobLookup
+from svcd.stages.job_lookup import JobLookup
 from svcd.stages.pipeline import Pipeline
 
 log = structlog.get_logger(__name__)
 
 _MAX_RETRY_PAUSE_S: Final = 10.0
-_SIGN_AGAIN_AFTER_S: Final = 500.0  # a signature is valid for 600 s, and the chain settles a job only once
+_SIGN_AGAIN_AFTER_S: Final = 500.0  # a signature is valid for 600 s; a second one is safe, as a job settles once
 # After a reorg, the coordinator rebroadcasts the claim, which is mined again within a few blocks. If the chain rejects
 # that claim (for example because the token is paused), the job stays open and must be claimed again.
 _CLAIM_AGAIN_AFTER_S: Final = 20.0
@@ -43,13 +43,13 @@ _MAX_FINAL_STATUS: Final = 500  # after a higher status, such as 503, a retry ma
 
 
 @attrs.define(slots=True, eq=False)
-class _Settling:
-    """State of one settle between attempts. No attempt starts after `ends`. `outcome` is the last attempt's outcome."""
+class _SettleState:
+    """State of one settle between attempts. No attempt starts after `ends_at`. `outcome` is the last outcome."""
 
     sealed: SealedJob
-    op: Body
+    op: RequestBody
     signed_at: float
-    ends: float
+    ends_at: float
     outcome: OpOutcome | None = None
     is_open: bool = False  # a reorg removed the claim
     open_since: float | None = None
@@ -72,65 +72,71 @@ class Settler:
     pipeline: Pipeline
 
     async def step(self, sealed: SealedJob) -> None:
-        settling = _Settling(sealed, await self._sign(sealed), trio.current_time(), sealed.held.sla_ends)
+        state = _SettleState(sealed, await self._sign(sealed), trio.current_time(), sealed.held.window_ends_at)
         try:
             await retry(
-                partial(self._attempt, settling),
+                partial(self._attempt, state),
                 on=_NotSettled,
                 max_wait_s=_MAX_RETRY_PAUSE_S,
-                deadline=lambda: settling.ends,
+                deadline=lambda: state.ends_at,
             )
         except _NotSettled as last:
             raise _settle_failure(last.outcome) or WorkFailed(
                 "settle_http_504", describe_outcome(last.outcome)
             ) from None
 
-    async def _attempt(self, settling: "_Settling") -> None:
+    async def _attempt(self, state: _SettleState) -> None:
         """Send the settle once. Raise _NotSettled if a retry may succeed."""
-        if settling.outcome is not None:
-            await self._prepare_retry(settling, settling.outcome)
-        held, started = settling.sealed.held, trio.current_time()
-        outcome = settling.outcome = await self.coordinator.send_op(settling.op, held.sla_ends, resend=False)
+        if state.outcome is not None:
+            await self._prepare_retry(state, state.outcome)
+        held, started = state.sealed.held, trio.current_time()
+        outcome = state.outcome = await self.coordinator.send_op(state.op, held.window_ends_at, resend=False)
         match outcome:
             case OpMined(succeeded=True):
-                if held.ahead is None:  # otherwise the time includes the wait for the claim
+                if held.pending_claim is None:  # otherwise the time includes the wait for the claim
                     self.timings.record_relay(trio.current_time() - started)
-                return await self.pipeline.record_settled(held, settling.sealed.started)
-            case CoordinatorRefusal(code="unknown_result") if settling.sealed.result_cid is not None:
+                return await self.pipeline.record_settled(held, state.sealed.started)
+            case CoordinatorRefusal(code="unknown_result") if state.sealed.result_cid is not None:
                 # The upload expired, because no settle used it within a few minutes.
-                lapsed = attrs.evolve(settling.sealed, result_cid=None)
-                return await self.pipeline.to_upload.send(held.sla_ends, lapsed)
-        log.warning("settle not confirmed", job=held.name, outcome=describe_outcome(outcome))
+                expired = attrs.evolve(state.sealed, result_cid=None)
+                return await self.pipeline.to_upload.send(held.window_ends_at, expired)
+        log.warning("settle not confirmed", job=held.hex_id, outcome=describe_outcome(outcome))
 
         # If the outcome may be final, wait until the index has caught up before the job ends.
-        found = await (self.lookup.find(held) if _may_recover(held, outcome) else self.lookup.find_after(outcome, held))
+        found = await (
+            self.lookup.look_up(held) if _may_still_settle(held, outcome) else self.lookup.look_up_after(outcome, held)
+        )
         held = found.held
         if found.state == "settled":
-            return await self.pipeline.record_settled(held, settling.sealed.started)
-        settling.sealed = attrs.evolve(settling.sealed, held=held)
-        settling.is_open = found.state == "open" and held.was_claimed
-        settling.ends = self.clock.to_loop_time(held.job.expires_at) if settling.is_open else held.sla_ends
+            return await self.pipeline.record_settled(held, state.sealed.started)
+        state.sealed = attrs.evolve(state.sealed, held=held)
+        state.is_open = found.state == "open" and held.was_claimed
+        state.ends_at = self.clock.to_loop_time(held.job.expires_at) if state.is_open else held.window_ends_at
         failure = _settle_failure(outcome)
-        if failure is not None and is_final(outcome) and (found.state == "ended" or not _may_recover(held, outcome)):
+        if (
+            failure is not None
+            and is_final(outcome)
+            and (found.state == "ended" or not _may_still_settle(held, outcome))
+        ):
             raise failure
         raise _NotSettled(outcome)
 
-    async def _prepare_retry(self, settling: "_Settling", outcome: OpOutcome) -> None:
-        """Claim the job again if a reorg removed the claim for good. Sign an old or reverted settle again."""
+    async def _prepare_retry(self, state: _SettleState, outcome: OpOutcome) -> None:
+        """Claim the job again if a reorg removed the claim permanently. Sign an old or reverted settle again."""
         now = trio.current_time()
-        if not settling.is_open:
-            settling.open_since = None
-        elif settling.open_since is None:
-            settling.open_since = now
-        elif now - settling.open_since >= _CLAIM_AGAIN_AFTER_S:
-            settling.open_since = None
-            await self._claim_again(settling.sealed.held)
+        if not state.is_open:
+            state.open_since = None
+        elif state.open_since is None:
+            state.open_since = now
+        elif now - state.open_since >= _CLAIM_AGAIN_AFTER_S:
+            state.open_since = None
+            await self._claim_again(state.sealed.held)
         if outcome == STALE_OP:
             self.clock.switch_time_source()
         # Resending a reverted settle returns the same revert, so sign a new settle.
         reverted = outcome == STALE_OP or isinstance(outcome, OpMined)
-        if reverted or trio.current_time() - settling.signed_at > _SIGN_AGAIN_AFTER_S:
-            settling.op, settling.signed_at = await self._sign(settling.sealed), trio.current_time()
+        if reverted or trio.current_time() - state.signed_at > _SIGN_AGAIN_AFTER_S:
+            state.op, state.signed_at = await self._sign(state.sealed), trio.current_time()
 
     async def _claim_again(self, held: ClaimedJob) -> None:
         """Claim the job again. The next settle shows whether the claim succeeded. The journal keeps the result."""
@@ -138,9 +144,9 @@ class Settler:
         outcome = await self.coordinator.send_op(op, trio.current_time() + _CLAIM_TIMEOUT_S)
         if outcome == STALE_OP:
             self.clock.switch_time_source()
-        log.info("job claimed again", job=held.name, outcome=describe_outcome(outcome))
+        log.info("job claimed again", job=held.hex_id, outcome=describe_outcome(outcome))
 
-    async def _sign(self, sealed: SealedJob) -> Body:
+    async def _sign(self, sealed: SealedJob) -> RequestBody:
         op = self.signer.sign_settle(sealed.held.job.job_id, sealed.completion_tok, self.clock.now())
         if sealed.result_cid is not None:
             return op | {"result_cid": sealed.result_cid}
@@ -184,7 +190,7 @@ def upload_failure(outcome: CoordinatorRefusal | SignInRefused | Unanswered) -> 
             return WorkFailed("settle_transport_error", outcome.detail)
 
 
-def _may_recover(held: ClaimedJob, outcome: OpOutcome) -> bool:
+def _may_still_settle(held: ClaimedJob, outcome: OpOutcome) -> bool:
     """Return True if the settle may still succeed after this refusal or revert.
 
     svcd corrects a wrong clock. After a reorg, the coordinator rebroadcasts the post and the claim. If svcd gave up the
@@ -203,7 +209,7 @@ def _may_recover(held: ClaimedJob, outcome: OpOutcome) -> bool:
 
 
 def is_final(outcome: OpOutcome | UploadOutcome) -> bool:
-    """Return True if a retry would fail in the same way. The HTTP client has already made the usual retries."""
+    """Return True if a retry would fail in the same way. `Transport` has already made the usual HTTP retries."""
     match outcome:
         case OpMined() | ChainRefused():
             return True

@@ -2,8 +2,8 @@
 
 frames ─► channel end ─► ledger ─► requests, each in a turn of the model ─► answers, deltas ─► frames
 
-`svcd.tabs.ledger` decides what may run and what is charged. The journal has each answer before the owner gets it, so a
-restart continues the tab and repeats no finished request.
+`svcd.tabs.ledger` decides which requests may run and what is charged. Each answer is written to the journal before it
+is sent, so a restart continues the tab and repeats no finished request.
 """
 
 from collections.abc import Awaitable, Callable
@@ -45,22 +45,23 @@ from svcd.tabs.entries import TabEntries
 from svcd.tabs.ledger import MAX_ANSWER_VALUES, AdmittedRequest, TabLedger
 from svcd.tabs.open_tabs import OpenTab
 from svcd.tabs.outgoing import OutgoingQueue
-from svcd.tabs.pace import ByteRateLimiter
+from svcd.tabs.rate_limit import ByteRateLimiter
 from svcd.tabs.service import TabService
 
 log = structlog.get_logger(__name__)
 
-CLOSING_TIMEOUT_S: Final = 2.0  # wait for the last acks
-_MAX_FAILED_STREAMS: Final = 8  # uncharged requests that failed after the owner received chunks
-_MAX_CONCURRENT_REPLIES: Final = 4  # `welcome` and `lost` frames in transmission at the same time
+CLOSING_TIMEOUT_S: Final = 2.0  # for the last acks
+_MAX_FAILED_STREAMS: Final = 8  # requests that failed, uncharged, after the owner received chunks
+_MAX_CONCURRENT_REPLIES: Final = 4  # `welcome` and `lost` frames that are sent at the same time
 _REPLY_TIMEOUT_S: Final = 10.0
 _OUTPUT_DEPTH: Final = 3  # nesting depth at which the transcript contains the output of an exchange
 
-# Reasons of failures that are not stored, because the request may run again: its time was over, or svcd stops.
+# Failures for these reasons are not stored, because the request may run again: the deadline ended it, or svcd stopped.
 _NOT_RUN_REASONS: Final = frozenset({"deadline_wait", "sla_abandon", "unservable"})
 
 
-# Function that runs a request when its turn comes. The number gives the order of turns, lowest first.
+# Function that runs a request when its turn comes. The arguments are the work, a callback for chunks, and the deadline
+# that orders the turns.
 RunRequest = Callable[[ModelWork, OnDelta, float], Awaitable[WorkOutput]]
 
 
@@ -88,11 +89,11 @@ class TabRun:
         self._outgoing = OutgoingQueue()
         self._closes_at = work.deadline - CLOSING_TIMEOUT_S
         self._idle_since = trio.current_time()
-        self._reason: str | None = None  # why the tab closes; once set, no request starts
-        self._is_cut = False  # the tab closes without waiting for running requests
+        self._closing_reason: str | None = None  # once set, no request starts
+        self._closes_at_once = False  # do not wait for running requests
         self._requests: trio.Nursery | None = None
         self._sending: trio.CancelScope | None = None
-        self._replies = 0
+        self._reply_count = 0
         self._failed_streams = 0
         self._changed = trio.Event()
 
@@ -100,31 +101,31 @@ class TabRun:
         """Run the tab until it closes, and return its transcript."""
         job = self._held.job
         if await self._entries.restore(self._ledger):
-            log.info("tab resumed", job=self._held.name, acknowledged=len(self._ledger.acknowledged))
+            log.info("tab resumed", job=self._held.hex_id, acknowledged=len(self._ledger.acknowledged))
         with self._service.tabs.open_tab(job.job_id, job.owner, self._held.model) as tab:
             if tab is None:
-                self._reason = "tabs_full"
+                self._closing_reason = "tabs_full"
             else:
-                log.info("tab opened", job=self._held.name, seconds=self._seconds_left())
+                log.info("tab opened", job=self._held.hex_id, seconds=self._seconds_left())
                 try:
                     await self._serve(tab, drain)
                 except Exception:  # the tab still settles the acknowledged answers
-                    log.exception("tab failed unexpectedly", job=self._held.name)
-                    self._reason = "internal_error"
-        return self._build_output(self._reason or "deadline")
+                    log.exception("tab failed unexpectedly", job=self._held.hex_id)
+                    self._closing_reason = "internal_error"
+        return self._build_output(self._closing_reason or "deadline")
 
     async def _serve(self, tab: OpenTab, drain: Drain) -> None:
         end = self._service.build_channel_end(tab, self._work.terms, lambda: encode(self._build_welcome(tab)))
-        async with trio.open_nursery() as wires:
-            self._service.start_reading(wires, tab)
-            wires.start_soon(self._receive, tab, end, wires)
-            wires.start_soon(self._send, tab, end)
+        async with trio.open_nursery() as connection_tasks:
+            self._service.start_mailbox_reader(connection_tasks, tab)
+            connection_tasks.start_soon(self._receive, tab, end, connection_tasks)
+            connection_tasks.start_soon(self._send, tab, end)
             async with trio.open_nursery() as self._requests:
                 self._requests.start_soon(self._watch_drain, drain)
                 await self._wait_until_closing()
                 self._requests.cancel_scope.cancel()
             await self._finish(end)
-            wires.cancel_scope.cancel()
+            connection_tasks.cancel_scope.cancel()
 
     # --- closing --------------------------------------------------------------------------------------------
 
@@ -132,29 +133,29 @@ class TabRun:
         await drain.begun.wait()
         self._close("drain")
 
-    def _close(self, reason: str, *, cut: bool = False) -> None:
-        self._reason = self._reason or reason
-        self._is_cut = self._is_cut or cut
+    def _close(self, reason: str, *, at_once: bool = False) -> None:
+        self._closing_reason = self._closing_reason or reason
+        self._closes_at_once = self._closes_at_once or at_once
         self._notify()
 
     async def _wait_until_closing(self) -> None:
         while True:
             now = trio.current_time()
             if now >= self._closes_at:
-                self._close("deadline", cut=True)
+                self._close("deadline", at_once=True)
             elif (limit := self._ledger.limit_reached) is not None:
                 self._close(limit)
             elif now >= self._idle_deadline(now):
                 self._close("idle")
-            if self._reason is not None and (self._is_cut or not self._ledger.running):
+            if self._closing_reason is not None and (self._closes_at_once or not self._ledger.running):
                 return
             with trio.move_on_at(min(self._closes_at, self._idle_deadline(now))):
                 await self._changed.wait()
 
     def _idle_deadline(self, now: float) -> float:
-        """Return the time at which the idle tab closes. A request that waits for acks does not keep the tab open."""
-        ahead = self._held.ahead
-        if self._ledger.running or (ahead is not None and not ahead.is_decided):
+        """Return the time at which an idle tab closes. A request that waits for acks does not count as activity."""
+        pending_claim = self._held.pending_claim
+        if self._ledger.running or (pending_claim is not None and not pending_claim.is_decided):
             self._idle_since = now
         return self._idle_since + IDLE_TIMEOUT_S
 
@@ -163,7 +164,7 @@ class TabRun:
         ledger = self._ledger
         for admitted in (*ledger.running.values(), *ledger.take_waiting()):
             self._outgoing.end(admitted.id, TabFailure(admitted.id, "tab_closed"))
-        self._outgoing.put(TabClosing(self._reason or "deadline"))
+        self._outgoing.put(TabClosing(self._closing_reason or "deadline"))
         self._notify()
         with trio.move_on_after(CLOSING_TIMEOUT_S):
             while self._ledger.unacknowledged or not self._is_flushed(end):
@@ -171,7 +172,7 @@ class TabRun:
 
     def _is_flushed(self, end: ChannelEnd) -> bool:
         return self._sending is None and (
-            end.newest is None or self._outgoing.next_group_at(trio.current_time()) is None
+            end.newest_channel is None or self._outgoing.next_group_at(trio.current_time()) is None
         )
 
     def _build_output(self, reason: str) -> WorkOutput:
@@ -179,7 +180,7 @@ class TabRun:
         transcript = Transcript(reason, tuple(ledger.acknowledged), ledger.voucher, self._work.terms.delegation)
         log.info(
             "tab closed",
-            job=self._held.name,
+            job=self._held.hex_id,
             reason=reason,
             acknowledged=len(ledger.acknowledged),
             unacknowledged=len(ledger.unacknowledged),
@@ -190,14 +191,14 @@ class TabRun:
 
     # --- from the owner -------------------------------------------------------------------------------------
 
-    async def _receive(self, tab: OpenTab, end: ChannelEnd, wires: trio.Nursery) -> None:
+    async def _receive(self, tab: OpenTab, end: ChannelEnd, connection_tasks: trio.Nursery) -> None:
         rate_limiter = ByteRateLimiter()
-        async for route, frame in tab.arrivals:
+        async for route, frame in tab.inbox:
             await rate_limiter.spend(len(frame))
             received = end.receive(route, frame, trio.current_time())
-            if received.reply is not None and self._replies < _MAX_CONCURRENT_REPLIES:
-                wires.start_soon(self._reply, tab, route, received.reply)
-            if received.opened:
+            if received.reply is not None and self._reply_count < _MAX_CONCURRENT_REPLIES:
+                connection_tasks.start_soon(self._reply, tab, route, received.reply)
+            if received.is_first:
                 self._outgoing.restart()
                 if self._sending is not None:
                     self._sending.cancel()
@@ -208,12 +209,12 @@ class TabRun:
                 await self._changed.wait()
 
     async def _reply(self, tab: OpenTab, route: Route, frame: bytes) -> None:
-        self._replies += 1
+        self._reply_count += 1
         try:
             with trio.move_on_after(_REPLY_TIMEOUT_S):
                 await self._service.send(tab, route, [frame])
         finally:
-            self._replies -= 1
+            self._reply_count -= 1
 
     async def _handle_message(self, raw: bytes) -> None:
         try:
@@ -225,9 +226,9 @@ class TabRun:
                     self._ledger.acknowledge(message)
                     await self._entries.record_ack(message)
                 case TabClose():
-                    self._close("close", cut=True)
+                    self._close("close", at_once=True)
         except Refused as refusal:
-            log.debug("message refused", job=self._held.name, code=refusal.code, reason=refusal.message)
+            log.debug("message refused", job=self._held.hex_id, code=refusal.code, reason=refusal.message)
         self._start_requests()
 
     def _handle_request(self, request: TabRequest) -> None:
@@ -249,18 +250,18 @@ class TabRun:
                     metrics.tab_requests.labels("refused").inc()
 
     def _admit(self, request: TabRequest) -> None:
-        if self._reason is not None:
+        if self._closing_reason is not None:
             raise Refused("the tab is closing; open another tab", code="tab_closed")
         if is_bundle(request.input) or is_tab(request.input):
             raise Refused("a request of a tab must not be a bundle or a tab", code="malformed_request")
         if modality_for(self._work.serves, request.input, DEFAULT_OUTPUT_TOKENS) != "text":
-            raise WorkFailed("media_input_refused")
+            raise WorkFailed("media_input_refused", "a request of a tab must be text")
         self._ledger.admit(request, units_of("text", request.input))
 
     # --- requests -------------------------------------------------------------------------------------------
 
     def _start_requests(self) -> None:
-        while self._reason is None and self._requests is not None:
+        while self._closing_reason is None and self._requests is not None:
             admitted = self._ledger.start_next()
             if admitted is None:
                 return
@@ -271,14 +272,14 @@ class TabRun:
 
     async def _run_admitted(self, admitted: AdmittedRequest) -> None:
 
-        # The request gets the same turn as a job with this window that is claimed now.
-        order = trio.current_time() + self._held.job.sla_secs
+        # The request gets its turn like a job with the same window that is claimed now.
+        turn_deadline = trio.current_time() + self._held.job.sla_secs
         try:
             await self._breaker.wait_closed()
-            exchange = await self._run_exchange(admitted, order)
+            exchange = await self._run_exchange(admitted, turn_deadline)
         except (WorkFailed, Refused) as failure:
             code = _error_code(failure)
-            log.info("request failed", job=self._held.name, request=admitted.id, reason=code)
+            log.info("request failed", job=self._held.hex_id, request=admitted.id, reason=code)
             if code not in _NOT_RUN_REASONS:
                 await self._entries.record_failure(admitted.id, code)
             self._fail_request(admitted, code, ran=code not in _NOT_RUN_REASONS)
@@ -291,7 +292,7 @@ class TabRun:
         self._start_requests()
         self._notify()
 
-    async def _run_exchange(self, admitted: AdmittedRequest, order: float) -> Exchange:
+    async def _run_exchange(self, admitted: AdmittedRequest, turn_deadline: float) -> Exchange:
         """Run the request. Raise `WorkFailed` or `Refused` for every failure."""
         work = ModelWork(
             job_id=self._held.job.job_id,
@@ -301,7 +302,7 @@ class TabRun:
             units_in=admitted.units.units_in,
             units_out=admitted.units.units_out,
             deadline=self._closes_at,
-            item=admitted.id,
+            item_number=admitted.id,
         )
 
         def queue_chunk(chunk: dict[str, object]) -> None:
@@ -309,7 +310,7 @@ class TabRun:
             self._notify()
 
         try:
-            output = await self._run_request(work, queue_chunk, order)
+            output = await self._run_request(work, queue_chunk, turn_deadline)
             answer, usage = to_sealable(output.output, _OUTPUT_DEPTH), to_sealable(output.usage, _OUTPUT_DEPTH)
             exchange = _build_exchange(admitted, answer, usage, output.completion_tok)
             encoded = encode(_build_tab_answer(exchange))
@@ -319,7 +320,7 @@ class TabRun:
         except Refused as refusal:
             raise WorkFailed("backend_error", refusal.message) from None
         except Exception as bug:
-            log.exception("request failed unexpectedly", job=self._held.name, request=admitted.id)
+            log.exception("request failed unexpectedly", job=self._held.hex_id, request=admitted.id)
             raise WorkFailed("internal_error", type(bug).__name__) from None
         if too_large:
             limits = f"{MAX_MESSAGE_BYTES} bytes and {MAX_ANSWER_VALUES} JSON values"
@@ -350,10 +351,10 @@ class TabRun:
 
     async def _send(self, tab: OpenTab, end: ChannelEnd) -> None:
         while True:
-            line = end.current if self._reason is None else end.newest
+            routed = end.current_channel if self._closing_reason is None else end.newest_channel
             now = trio.current_time()
-            due = None if line is None else self._outgoing.next_group_at(now)
-            if line is None or due is None:
+            due = None if routed is None else self._outgoing.next_group_at(now)
+            if routed is None or due is None:
                 self._outgoing.drop_messages()  # the owner repeats its requests on the next channel
                 await self._changed.wait()
             elif due > now:
@@ -363,9 +364,9 @@ class TabRun:
                 with trio.CancelScope() as self._sending:
                     frames: list[bytes] = []
                     for message in self._outgoing.take():
-                        frames += line.channel.seal(encode(message))
+                        frames += routed.channel.seal(encode(message))
                         await trio.lowlevel.checkpoint()  # other tasks run here, because an answer may have a megabyte
-                    await self._service.send(tab, line.route, frames)
+                    await self._service.send(tab, routed.route, frames)
                 self._sending = None
                 self._notify()
 

@@ -1,4 +1,4 @@
-"""Give turns on a model's backend to jobs, items of bundles and requests of tabs."""
+"""Queue for a model's backend. Jobs, items of bundles and requests of tabs wait for a turn in order of deadline."""
 
 import heapq
 import itertools
@@ -20,13 +20,13 @@ class _Ticket:
 class Turns:
     """Turns of one model, at most one per slot at a time. The waiter with the earliest deadline gets the next turn."""
 
-    count: int
+    slots: int
     _free: int = attrs.field(init=False)
     _waiting: list[_Ticket] = attrs.field(factory=list)
     _numbers: Iterator[int] = attrs.field(factory=itertools.count)
 
     def __attrs_post_init__(self) -> None:
-        self._free = self.count
+        self._free = self.slots
 
     @asynccontextmanager
     async def turn(self, deadline: float) -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""Upload a result that is too large for a settle. The settle then refers to the upload by its content id."""
+"""Upload a result that is too large for a settle. The settle then refers to the result by its content id."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ from svcd.coordinator.outcomes import (
 )
 from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.held_job import ClaimedJob, SealedJob
-from svcd.stages.op_lookup import JobLookup
+from svcd.stages.job_lookup import JobLookup
 from svcd.stages.pipeline import Pipeline
 from svcd.stages.settler import is_final, upload_failure
 
@@ -52,27 +52,29 @@ class Uploader:
             outcome = await self._upload(held)
             if isinstance(outcome, Uploaded):
                 return outcome
-            log.warning("result not uploaded", job=held.name, outcome=describe_outcome(outcome))
+            log.warning("result not uploaded", job=held.hex_id, outcome=describe_outcome(outcome))
             if is_final(outcome):
                 raise upload_failure(outcome)
-            held = (await self.lookup.find(held)).held
+            held = (await self.lookup.look_up(held)).held
             raise _NotUploaded(outcome)
 
         try:
             uploaded = await retry(
-                attempt, on=_NotUploaded, max_wait_s=_MAX_RETRY_PAUSE_S, deadline=lambda: held.sla_ends
+                attempt, on=_NotUploaded, max_wait_s=_MAX_RETRY_PAUSE_S, deadline=lambda: held.window_ends_at
             )
         except _NotUploaded as last:
             raise upload_failure(last.outcome) from None
         if uploaded.cid is None:
             raise WorkFailed("settle_upload_invalid", "the response to the upload has no content id")
         await self.pipeline.journal.record_upload(held.job.job_id, uploaded.cid)
-        await self.pipeline.to_settle.send(held.sla_ends, attrs.evolve(sealed, held=held, result_cid=uploaded.cid))
+        await self.pipeline.to_settle.send(
+            held.window_ends_at, attrs.evolve(sealed, held=held, result_cid=uploaded.cid)
+        )
 
     async def _upload(self, held: ClaimedJob) -> UploadOutcome:
         content = await self.pipeline.journal.open_result(held.job.job_id)
         try:
-            return await self.coordinator.upload(content, held.sla_ends)
+            return await self.coordinator.upload_result(content, held.window_ends_at)
         finally:
             if not isinstance(content, bytes):
                 content.close()

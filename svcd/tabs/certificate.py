@@ -18,7 +18,7 @@ _MAX_CERTIFICATE_CHARS: Final = 16_384
 
 @attrs.frozen(slots=True)
 class PublishedEndpoint:
-    """Address and certificate (PEM) that a welcome gives to the owner."""
+    """URL and certificate (PEM) of the direct endpoint, which a welcome contains."""
 
     url: str
     certificate: str = attrs.field(repr=False)
@@ -47,7 +47,7 @@ def server_context(settings: TabsTable) -> ssl.SSLContext:
 
 
 def client_context(certificate: str) -> ssl.SSLContext:
-    """Return the TLS settings of an owner, who trusts only the certificate of the welcome."""
+    """Return the TLS settings of an owner, which trust only the certificate in the welcome."""
     context = ssl.create_default_context(cadata=certificate)
     context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
     return context
@@ -82,4 +82,4 @@ def _read_file(path: Path) -> str:
         with path.open("rb") as file:
             return file.read(_MAX_FILE_BYTES).decode("ascii", "replace")
     except OSError as error:
-        raise Fatal(f"tabs.certificate: {path}: {error.strerror}") from None
+        raise Fatal(f"tabs.certificate: {path} cannot be read ({error.strerror})") from None

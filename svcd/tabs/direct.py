@@ -3,9 +3,9 @@
     POST /v1/tabs/messages               frames of the token's tab
     GET  /v1/tabs/{job_id}/messages      frames for the owner of the token's tab, as server-sent events
 
-The server reads a body or begins a stream only for a request with the token of an open tab. All other clients share a
-few connections, each for a few seconds. hypercorn, which serves /metrics, cannot limit connections, so this module
-drives h11 itself.
+The server reads a body or begins a stream only for a request with the token of an open tab. Clients without a token
+share a few connections, each for a few seconds. hypercorn, which serves /metrics, cannot limit connections, so this
+module drives h11 itself.
 """
 
 import os
@@ -34,10 +34,10 @@ from svcd.tabs.open_tabs import OpenTab, OpenTabs
 log = structlog.get_logger(__name__)
 
 MESSAGES_PATH: Final = "/v1/tabs/messages"
-MAX_STRANGERS: Final = 32  # connections that have sent no valid token
+MAX_UNAUTHENTICATED_CONNECTIONS: Final = 32  # connections on which no valid token has arrived
 MAX_CONNECTIONS_PER_TAB: Final = 8
-STRANGER_TIMEOUT_S: Final = 5.0  # for the TLS handshake, and again for the head of the first request
-_STRANGER_PAUSE_S: Final = 1.0  # before a closed connection frees its place, which limits handshakes per second
+UNAUTHENTICATED_TIMEOUT_S: Final = 5.0  # for the TLS handshake, and again for the head of the first request
+_UNAUTHENTICATED_PAUSE_S: Final = 1.0  # a closed connection counts this much longer, to limit handshakes
 _IDLE_TIMEOUT_S: Final = 90.0
 _BODY_TIMEOUT_S: Final = 30.0
 _SEND_TIMEOUT_S: Final = 20.0
@@ -62,23 +62,23 @@ class _Answer:
     body: dict[str, object]
 
 
-class _ConnectionGone(Exception):
+class _Disconnected(Exception):
     """The other side closed the connection."""
 
 
 @attrs.define(slots=True, eq=False)
 class DirectServer:
-    """Server on a bound socket. Welcomes name the `published` endpoint."""
+    """Server on a bound socket. `published` is the endpoint that a welcome names."""
 
-    bound: socket.socket
+    listening_socket: socket.socket
     context: ssl.SSLContext
     published: PublishedEndpoint
-    _strangers: int = 0
+    _unauthenticated_count: int = 0
     _connections_by_tab: dict[bytes, int] = attrs.field(factory=dict)
 
     async def serve(self, tabs: OpenTabs) -> NoReturn:
         """Serve until cancelled. A failed connection does not end the server."""
-        with trio.socket.from_stdlib_socket(self.bound.dup()) as accepting:
+        with trio.socket.from_stdlib_socket(self.listening_socket.dup()) as accepting:
             listener = trio.SocketListener(accepting)
             async with trio.open_nursery() as nursery:
                 while True:
@@ -88,8 +88,8 @@ class DirectServer:
                         log.warning("connection not accepted", reason=error.strerror)
                         await trio.sleep(_ACCEPT_PAUSE_S)
                         continue
-                    if self._strangers < MAX_STRANGERS:
-                        self._strangers += 1
+                    if self._unauthenticated_count < MAX_UNAUTHENTICATED_CONNECTIONS:
+                        self._unauthenticated_count += 1
                         nursery.start_soon(self._serve_connection, stream, tabs)
                     else:
                         await stream.aclose()
@@ -99,10 +99,10 @@ class DirectServer:
         secured = trio.SSLStream(stream, self.context, server_side=True, https_compatible=True)
         connection = _Connection(self, secured, tabs)
         try:
-            with trio.fail_after(STRANGER_TIMEOUT_S):
+            with trio.fail_after(UNAUTHENTICATED_TIMEOUT_S):
                 await secured.do_handshake()
             await connection.serve()
-        except (*_CONNECTION_ERRORS, _ConnectionGone):
+        except (*_CONNECTION_ERRORS, _Disconnected):
             pass
         except Exception:
             log.exception("direct connection failed unexpectedly")
@@ -111,22 +111,22 @@ class DirectServer:
                 with trio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
                     await stream.aclose()
                 if not connection.has_token:
-                    await trio.sleep(_STRANGER_PAUSE_S)
+                    await trio.sleep(_UNAUTHENTICATED_PAUSE_S)
             finally:
-                connection.leave()
+                connection.unregister()
 
     def admit(self, tab: OpenTab) -> bool:
-        """Count a stranger's connection as a connection of this tab. Return False if the tab has too many."""
+        """Count an unauthenticated connection as a connection of this tab. Return False if the tab has too many."""
         if self._connections_by_tab.get(tab.job_id, 0) >= MAX_CONNECTIONS_PER_TAB:
             return False
         self._connections_by_tab[tab.job_id] = self._connections_by_tab.get(tab.job_id, 0) + 1
-        self._strangers -= 1
+        self._unauthenticated_count -= 1
         return True
 
     def remove_connection(self, job_id: bytes | None) -> None:
-        """Free the place of a closed connection: a tab's connection, or for None a stranger's connection."""
+        """Stop counting a closed connection: of the tab `job_id`, or for None an unauthenticated connection."""
         if job_id is None:
-            self._strangers -= 1
+            self._unauthenticated_count -= 1
             return
         self._connections_by_tab[job_id] -= 1
         if not self._connections_by_tab[job_id]:
@@ -134,7 +134,7 @@ class DirectServer:
 
 
 class _Connection:
-    """Connection of a stranger. It becomes the connection of a tab's owner when a request has the tab's token."""
+    """Connection of a client, which is unauthenticated until a request has the token of an open tab."""
 
     def __init__(self, server: DirectServer, stream: trio.SSLStream[trio.SocketStream], tabs: OpenTabs) -> None:
         self._server = server
@@ -147,12 +147,12 @@ class _Connection:
     def has_token(self) -> bool:
         return self._job_id is not None
 
-    def leave(self) -> None:
+    def unregister(self) -> None:
         self._server.remove_connection(self._job_id)
 
     async def serve(self) -> None:
         while True:
-            with trio.fail_after(STRANGER_TIMEOUT_S if self._job_id is None else _IDLE_TIMEOUT_S):
+            with trio.fail_after(UNAUTHENTICATED_TIMEOUT_S if self._job_id is None else _IDLE_TIMEOUT_S):
                 request = await self._next_event()
             if not isinstance(request, h11.Request):
                 return
@@ -217,11 +217,11 @@ class _Connection:
                 status_code=200, headers=[("content-type", "text/event-stream"), ("cache-control", "no-store")]
             )
         )
-        reader = tab.outbox.attach()
+        stream = tab.outbox.register_stream()
         while True:
             frames: list[bytes] | None = []
             with trio.move_on_after(_HEARTBEAT_INTERVAL_S):
-                frames = await tab.outbox.receive(reader)
+                frames = await tab.outbox.receive(stream)
             if frames is None:
                 break
             events = "".join(f"event: frame\ndata: {base64_of(frame)}\n\n" for frame in frames)
@@ -253,7 +253,7 @@ class _Connection:
                     await self._stream.send_all(self._http.send(h11.InformationalResponse(status_code=100, headers=[])))
                 self._http.receive_data(bytes(await self._stream.receive_some(_RECEIVE_CHUNK_BYTES)))
             elif isinstance(event, h11.ConnectionClosed) or event is h11.PAUSED:
-                raise _ConnectionGone
+                raise _Disconnected
             else:
                 return event  # type: ignore[return-value]
 
@@ -268,7 +268,9 @@ def open_server(settings: TabsTable | None) -> Iterator[DirectServer | None]:
     host, port = settings.listen
     try:
         bound = socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=MAX_STRANGERS
+            (host, port),
+            family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+            backlog=MAX_UNAUTHENTICATED_CONNECTIONS,
         )
     except OSError as error:
         raise Fatal(

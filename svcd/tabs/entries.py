@@ -4,7 +4,8 @@
     {"failed": code}               number: the request's id
     {"ids": […], "voucher": {…}}   number: 2³² + the ack's position
 
-Each entry is one encrypted row, written before the owner or the settle depends on it. Keys of channels are not stored.
+Each entry is one encrypted row. It is written before the owner or the settle depends on the entry. Keys of channels are
+not stored.
 """
 
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ class TabEntries:
         self._journal = journal
         self._seal = seal
         self._job_id = job_id
-        self._acks = 0
+        self._ack_count = 0
 
     async def record_answer(self, exchange: Exchange) -> None:
         await self._write(exchange.id, {"exchange": exchange_json(exchange)})
@@ -43,16 +44,16 @@ class TabEntries:
         await self._write(request_id, {"failed": code})
 
     async def record_ack(self, ack: TabAck) -> None:
-        number = _FIRST_ACK_NUMBER + self._acks
-        self._acks += 1
+        number = _FIRST_ACK_NUMBER + self._ack_count
+        self._ack_count += 1
         await self._write(number, {"ids": list(ack.ids), "voucher": ack.voucher.as_json()})
 
     async def restore(self, ledger: TabLedger) -> bool:
-        """Fill the ledger with the entries of an earlier run. Return True if the journal has entries of the tab."""
+        """Load the entries of an earlier run into the ledger. Return True if the journal has entries of the tab."""
         ends: dict[int, Exchange | str] = {}
         acks: list[TabAck] = []
         rows = await self._journal.read_items(self._job_id)
-        self._acks = sum(number >= _FIRST_ACK_NUMBER for number in rows)
+        self._ack_count = sum(number >= _FIRST_ACK_NUMBER for number in rows)
         try:
             for number, sealed in sorted(rows.items()):
                 fields = _ENTRY_READER.read_object(self._seal.open_json(sealed), None)

@@ -1,4 +1,4 @@
-"""Account of one tab: its requests, answers and vouchers, and the charge. Without I/O.
+"""Ledger of one tab, without I/O: the requests, answers, vouchers and charge.
 
     request ─► waiting ─► running ─► unacknowledged ─► acknowledged
                   └───────────┴────► failed (not charged)
@@ -24,16 +24,16 @@ from common.tab.terms import Exchange, TabTotals, first_chain_hash
 from common.tab.transcript import MAX_EXCHANGES, exchange_json
 from svcd.journal.book_row import Job
 
-MAX_TAB_BYTES: Final = 8 * 2**20  # after this much output no further request starts, so that results stay inline
+MAX_TAB_BYTES: Final = 8 * 2**20  # after this much output no request starts, so that the result needs no upload
 MAX_ANSWER_VALUES: Final = 2**16  # JSON values of one answer
 # JSON values of all answers. Open requests may add 2**22 values, and the sum stays below `MAX_RESULT_VALUES`.
 MAX_TAB_VALUES: Final = 3 * 2**20
 MAX_OPEN_BYTES: Final = 64 * 2**20  # memory of the inputs that wait or run
 MAX_FAILURES: Final = 500  # requests that ran without a charge
-# One welcome must list all unacknowledged answers, of which there may be almost 2 * MAX_PARALLEL.
+# A welcome must list all unacknowledged answers, and their number may reach almost 2 * MAX_PARALLEL.
 MAX_PARALLEL: Final = MAX_OPEN_REQUESTS // 2
 
-_MAX_VALUE_BYTES: Final = 100  # upper bound of the memory of one JSON value once parsed, without its text
+_MAX_VALUE_BYTES: Final = 100  # upper bound of the memory of one parsed JSON value, without its text
 _NO_UNITS: Final = Units(0, 0)
 
 RequestState: TypeAlias = Literal["new", "open", "answered", "failed", "acknowledged"]
@@ -59,7 +59,7 @@ class TabLedger:
     domains: Domains
     parallel: int
     voucher: SignedVoucher | None = None
-    chain: bytes = attrs.field(init=False)
+    chain_hash: bytes = attrs.field(init=False)
     totals: TabTotals = attrs.field(factory=TabTotals)
     acknowledged: list[Exchange] = attrs.field(factory=list)
     unacknowledged: dict[int, Exchange] = attrs.field(factory=dict)
@@ -71,11 +71,11 @@ class TabLedger:
     _acknowledged_ids: set[int] = attrs.field(factory=set)
 
     def __attrs_post_init__(self) -> None:
-        self.chain = first_chain_hash(self.job.job_id)
+        self.chain_hash = first_chain_hash(self.job.job_id)
 
     @property
     def charge(self) -> int:
-        """Return the `completion_tok` of everything acknowledged."""
+        """Return the `completion_tok` of all acknowledged answers."""
         return self._compute_charge(self.totals)
 
     @property
@@ -111,20 +111,29 @@ class TabLedger:
         memory_bytes = len(raw) + _MAX_VALUE_BYTES * max_value_count(raw)
         in_use = sum(each.memory_bytes for each in (*self.waiting, *self.running.values()))
         if in_use and in_use + memory_bytes > MAX_OPEN_BYTES:
-            raise Refused("the open requests are too large together; wait for answers", code="too_many_requests")
-        self._check_voucher(request.voucher, self.charge, self.chain)
+            raise Refused(
+                f"the open requests would need more than {MAX_OPEN_BYTES} bytes; wait for answers",
+                code="too_many_requests",
+            )
+        self._check_voucher(request.voucher, self.charge, self.chain_hash)
         needed = self._compute_charge(self._reserved_totals(units))
         if needed > self.job.units_out:
-            raise Refused(f"the request needs {needed} units; the cap is {self.job.units_out}", code="over_cap")
+            raise Refused(
+                f"the request raises the possible charge to {needed} units, but the tab's cap is {self.job.units_out}",
+                code="over_cap",
+            )
         if needed > request.voucher.allowance:
-            raise Refused(f"the request needs an allowance of {needed}", code="over_allowance")
+            raise Refused(
+                f"the voucher must allow {needed} units, but its allowance is {request.voucher.allowance}",
+                code="over_allowance",
+            )
         self.voucher = request.voucher
         self.waiting.append(AdmittedRequest(request.id, request.input, sha256(raw).digest(), units, memory_bytes))
 
     def renew_voucher(self, voucher: SignedVoucher) -> None:
         """Store the voucher of a repeated request if the voucher is valid."""
         try:
-            self._check_voucher(voucher, self.charge, self.chain)
+            self._check_voucher(voucher, self.charge, self.chain_hash)
         except Refused:
             return
         self.voucher = voucher
@@ -142,7 +151,7 @@ class TabLedger:
 
     @property
     def is_covered(self) -> bool:
-        """Return True if the newest voucher covers everything that runs. An ack may have lowered the allowance."""
+        """Return True if the newest voucher covers all running requests. An ack may have lowered the allowance."""
         allowance = 0 if self.voucher is None else self.voucher.allowance
         return self._compute_charge(self._reserved_totals(with_waiting=False)) <= allowance
 
@@ -170,11 +179,11 @@ class TabLedger:
         if len(set(ack.ids)) != len(ack.ids) or not self.unacknowledged.keys() >= set(ack.ids):
             raise Refused("an ack must list distinct ids of unacknowledged answers", code="bad_ack")
         exchanges = [self.unacknowledged[request_id] for request_id in ack.ids]
-        chain, totals = self.chain, self.totals
+        chain, totals = self.chain_hash, self.totals
         for exchange in exchanges:
             chain, totals = exchange.chain_hash(chain), totals.plus(exchange.units_in, exchange.units_out)
         self._check_voucher(ack.voucher, self._compute_charge(totals), chain)
-        self.voucher, self.chain, self.totals = ack.voucher, chain, totals
+        self.voucher, self.chain_hash, self.totals = ack.voucher, chain, totals
         self.acknowledged += exchanges
         self._acknowledged_ids.update(ack.ids)
         for request_id in ack.ids:

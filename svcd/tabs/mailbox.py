@@ -21,13 +21,13 @@ from svc.wire.transport import ApiError, ConnectionFailed
 log = structlog.get_logger(__name__)
 
 _ENVELOPE_BYTES: Final = 128  # JSON around one frame in the body of a post
-_MAX_FRAMES_PER_TAB: Final = 32  # in one post, so that a large answer leaves room for other tabs
+_MAX_FRAMES_PER_TAB: Final = 32  # in one post, so that a tab with a large answer does not delay other tabs
 _POST_TIMEOUT_S: Final = 10.0
 _FIRST_RETRY_PAUSE_S: Final = 0.25
 _MAX_RETRY_PAUSE_S: Final = 5.0
-_MIN_STEADY_STREAM_S: Final = 10.0  # after a stream this long, the pause before a reconnect starts again at its minimum
+_MIN_STEADY_STREAM_S: Final = 10.0  # after a stream of this length, the reconnect backoff is reset
 
-TakeFrame = Callable[[bytes], Awaitable[None]]
+HandleFrame = Callable[[bytes], Awaitable[None]]
 
 
 class FrameRoutes(Protocol):
@@ -39,7 +39,7 @@ class FrameRoutes(Protocol):
 
 
 @attrs.define(slots=True, eq=False)
-class _Posting:
+class _PendingPost:
     job_id: bytes
     frames: list[bytes]
     accepted: bool = False
@@ -53,7 +53,7 @@ class _Posting:
 @attrs.define(slots=True, eq=False)
 class Mailbox:
     routes: FrameRoutes
-    _waiting: deque[_Posting] = attrs.field(factory=deque)
+    _waiting: deque[_PendingPost] = attrs.field(factory=deque)
     _filled: trio.Event = attrs.field(factory=trio.Event)
 
     async def serve(self) -> NoReturn:
@@ -72,15 +72,15 @@ class Mailbox:
                 await trio.sleep(pause)
                 pause = min(_MAX_RETRY_PAUSE_S, 2 * pause)
 
-    async def read(self, job_id: bytes, take: TakeFrame) -> NoReturn:
-        """Pass the frames of a tab to `take`. Reconnect until this call is cancelled."""
+    async def read(self, job_id: bytes, handle_frame: HandleFrame) -> NoReturn:
+        """Pass the frames of a tab to `handle_frame`. Reconnect until this call is cancelled."""
         pause = _FIRST_RETRY_PAUSE_S
         while True:
             began, reason = trio.current_time(), "the stream ended"
             try:
                 async with self.routes.frames(job_id) as frames:
                     async for frame in frames:
-                        await take(frame)
+                        await handle_frame(frame)
             except (ApiError, ConnectionFailed, Refused) as failed:
                 reason = str(failed)
             log.debug("mailbox stream ended", job=hex_of(job_id), reason=reason)
@@ -92,28 +92,28 @@ class Mailbox:
             await trio.sleep(pause)
 
     async def _try_post(self, job_id: bytes, frames: list[bytes]) -> bool:
-        posting = _Posting(job_id, frames)
-        self._waiting.append(posting)
+        pending = _PendingPost(job_id, frames)
+        self._waiting.append(pending)
         self._filled.set()
         try:
-            await posting.done.wait()
+            await pending.done.wait()
         finally:
-            if posting in self._waiting:  # cancelled before its post
-                self._waiting.remove(posting)
-        return posting.accepted
+            if pending in self._waiting:  # cancelled before its post
+                self._waiting.remove(pending)
+        return pending.accepted
 
-    def _take_batch(self) -> list[_Posting]:
-        batch: list[_Posting] = []
+    def _take_batch(self) -> list[_PendingPost]:
+        batch: list[_PendingPost] = []
         frames, size = 0, 0
         while self._waiting:
-            following = self._waiting[0]
-            frames, size = frames + len(following.frames), size + following.body_bytes
+            next_post = self._waiting[0]
+            frames, size = frames + len(next_post.frames), size + next_post.body_bytes
             if batch and (frames > MAX_TAB_FRAMES_PER_POST or size > MAX_TAB_POST_BYTES):
                 break
             batch.append(self._waiting.popleft())
         return batch
 
-    async def _post(self, batch: list[_Posting]) -> None:
+    async def _post(self, batch: list[_PendingPost]) -> None:
         """Post a batch.
 
         If the answer is lost, the tabs post their frames again, because an owner notices a repeated frame sooner than
@@ -121,14 +121,14 @@ class Mailbox:
         """
         try:
             with trio.move_on_after(_POST_TIMEOUT_S):
-                answer = await self.routes.post([(one.job_id, frame) for one in batch for frame in one.frames])
+                answer = await self.routes.post([(post.job_id, frame) for post in batch for frame in post.frames])
                 refused = {refusal.job_id: refusal.code for refusal in answer.refused}
-                for one in batch:
-                    one.accepted = hex_of(one.job_id) not in refused
+                for post in batch:
+                    post.accepted = hex_of(post.job_id) not in refused
                 if refused:
                     log.debug("frames refused by the mailbox", tabs=refused)
         except (ApiError, ConnectionFailed, Refused) as failed:
             log.debug("frames not posted", reason=str(failed))
         finally:
-            for one in batch:
-                one.done.set()
+            for post in batch:
+                post.done.set()

@@ -21,19 +21,19 @@ _TOKEN_BYTES: Final = 32
 
 @attrs.frozen(slots=True, eq=False)
 class OpenTab:
-    """One open tab. `token` authorizes its owner at the direct endpoint."""
+    """Open tab with its inbox and outbox. `token` authenticates the tab's owner at the direct endpoint."""
 
     job_id: bytes
     owner: bytes
     model: str
     token: str = attrs.field(repr=False)
-    _arrived: trio.MemorySendChannel[tuple[Route, bytes]]
-    arrivals: trio.MemoryReceiveChannel[tuple[Route, bytes]]
+    _inbox_sender: trio.MemorySendChannel[tuple[Route, bytes]]
+    inbox: trio.MemoryReceiveChannel[tuple[Route, bytes]]
     outbox: "DirectOutbox"
 
     async def deliver(self, route: Route, frame: bytes) -> None:
         """Pass a frame to the tab. Wait while the tab's inbox is full."""
-        await self._arrived.send((route, frame))
+        await self._inbox_sender.send((route, frame))
 
 
 @attrs.define(slots=True, eq=False)
@@ -41,12 +41,12 @@ class DirectOutbox:
     """Frames for the owner's stream at the direct endpoint. A new stream replaces the older stream."""
 
     is_closed: bool = False
-    _reader: int = 0
+    _newest_stream: int = 0
     _frames: list[bytes] | None = None
     _changed: trio.Event = attrs.field(factory=trio.Event)
 
     async def send(self, frames: list[bytes]) -> None:
-        """Offer the frames, and return when a stream has received them."""
+        """Wait until a stream has received the frames."""
         while self._frames is not None:
             await self._changed.wait()
         self._frames = frames
@@ -64,15 +64,15 @@ class DirectOutbox:
         self.is_closed = True
         self._notify()
 
-    def attach(self) -> int:
+    def register_stream(self) -> int:
         """Register a new stream, which replaces the older stream. Return its number."""
-        self._reader += 1
+        self._newest_stream += 1
         self._notify()
-        return self._reader
+        return self._newest_stream
 
-    async def receive(self, reader: int) -> list[bytes] | None:
+    async def receive(self, stream: int) -> list[bytes] | None:
         """Return the next frames for a stream, or None when the tab has ended or another stream is newer."""
-        while self._reader == reader and not self.is_closed:
+        while self._newest_stream == stream and not self.is_closed:
             if self._frames is not None:
                 frames, self._frames = self._frames, None
                 self._notify()
@@ -96,12 +96,12 @@ class OpenTabs:
     @contextmanager
     def open_tab(self, job_id: bytes, owner: bytes, model: str) -> Iterator[OpenTab | None]:
         """Open a tab inside the `with` statement, and yield the tab. Yield None if too many tabs are open."""
-        if not self._has_room(owner, model):
+        if not self._may_open(owner, model):
             yield None
             return
-        arrived, arrivals = trio.open_memory_channel[tuple[Route, bytes]](_MAX_INBOX_FRAMES)
+        inbox_sender, inbox = trio.open_memory_channel[tuple[Route, bytes]](_MAX_INBOX_FRAMES)
         token = secrets.token_urlsafe(_TOKEN_BYTES)
-        tab = OpenTab(job_id, owner, model, token, arrived, arrivals, DirectOutbox())
+        tab = OpenTab(job_id, owner, model, token, inbox_sender, inbox, DirectOutbox())
         self._tabs[job_id] = self._by_token[_digest(token)] = tab
         metrics.tabs_open.labels(model).inc()
         try:
@@ -116,7 +116,7 @@ class OpenTabs:
         tab = self._by_token.get(_digest(token))
         return tab if tab is not None and hmac.compare_digest(tab.token.encode(), token.encode()) else None
 
-    def _has_room(self, owner: bytes, model: str) -> bool:
+    def _may_open(self, owner: bytes, model: str) -> bool:
         granted = self.slots.capacity if self.slots.granted is None else min(self.slots.capacity, self.slots.granted)
         tabs = self._tabs.values()
         return (

@@ -1,4 +1,4 @@
-"""Messages for the owner of a tab, in order, with the chunks of running answers grouped by time. Without I/O."""
+"""Queue of messages for the owner of a tab, without I/O. The chunks of running answers are grouped by time."""
 
 import json
 from collections import deque
@@ -20,52 +20,52 @@ _CHUNK_DEPTH: Final = 2  # nesting depth at which a delta contains a chunk
 
 @attrs.define(slots=True, eq=False)
 class _Stream:
-    """Chunks of one answer. `sent` is the number of chunks that the current channel got.
+    """Chunks of one answer. `sent_count` is the number of chunks sent on the current channel.
 
-    A new channel gets all chunks again, so their total size is limited. The owner gets the rest in the whole answer.
+    A new channel gets all chunks again, so their total size is limited. The whole answer contains the other chunks.
     """
 
     chunks: list[dict[str, object]] = attrs.field(factory=list)
     sizes: list[int] = attrs.field(factory=list)
-    sent: int = 0
+    sent_count: int = 0
     total_bytes: int = 0
-    is_cut: bool = False  # a chunk was too long, not JSON or ended inside a character, so no further chunk is sent
+    is_truncated: bool = False  # a chunk was too long or invalid, so no further chunk is sent
 
     @property
     def has_unsent_chunks(self) -> bool:
-        return self.sent < len(self.chunks)
+        return self.sent_count < len(self.chunks)
 
     def add(self, chunk: dict[str, object]) -> None:
-        if self.is_cut:
+        if self.is_truncated:
             return
         try:
             piece = to_sealable(chunk, _CHUNK_DEPTH)
             if not isinstance(piece, dict):
                 return
             size = chunk_size(piece)
-            # Encoding fails for half of a character. The chunks would then differ from the whole answer.
+            # The encoding fails if the chunk has half of a surrogate pair. Its text would differ from the whole answer.
             json.dumps(chunk, ensure_ascii=False).encode()
         except (Refused, UnicodeEncodeError):
-            self.is_cut = True
+            self.is_truncated = True
             return
         self.total_bytes += size
-        self.is_cut = size > _MAX_DELTA_BYTES or self.total_bytes > MAX_STREAM_BYTES
-        if not self.is_cut:
+        self.is_truncated = size > _MAX_DELTA_BYTES or self.total_bytes > MAX_STREAM_BYTES
+        if not self.is_truncated:
             self.chunks.append(piece)
             self.sizes.append(size)
 
     def take(self, request_id: int) -> tuple[TabDelta, int]:
         """Mark the next chunks as sent. Return them as a message, with their size in bytes."""
-        end, size = self.sent, 0
+        end, size = self.sent_count, 0
         while (
             end < len(self.chunks)
-            and end - self.sent < MAX_CHUNKS_PER_DELTA
+            and end - self.sent_count < MAX_CHUNKS_PER_DELTA
             and size + self.sizes[end] <= _MAX_DELTA_BYTES
         ):
             size += self.sizes[end]
             end += 1
-        delta = TabDelta(request_id, self.sent, tuple(self.chunks[self.sent : end]))
-        self.sent = end
+        delta = TabDelta(request_id, self.sent_count, tuple(self.chunks[self.sent_count : end]))
+        self.sent_count = end
         return delta, size
 
 
@@ -75,7 +75,7 @@ class OutgoingQueue:
     def __init__(self) -> None:
         self._messages: deque[ProviderMessage] = deque()
         self._streams: dict[int, _Stream] = {}
-        self._ended: list[int] = []
+        self._ended_ids: list[int] = []
         self._group_at: float | None = None
 
     @property
@@ -83,7 +83,7 @@ class OutgoingQueue:
         return len(self._messages) >= _MAX_WAITING_MESSAGES
 
     def put(self, message: ProviderMessage) -> None:
-        """Queue a message, unless an equal message waits: an owner who repeats a request gets one answer at a time."""
+        """Queue a message, unless an equal message waits. A repeated request thus gets one answer at a time."""
         if message not in self._messages:
             self._messages.append(message)
 
@@ -97,22 +97,22 @@ class OutgoingQueue:
         """Queue the answer or failure of a request, behind its chunks."""
         self._messages.append(message)
         if request_id in self._streams:
-            self._ended.append(request_id)
+            self._ended_ids.append(request_id)
 
     def restart(self) -> None:
-        """Send all chunks again on a new channel. Drop queued answers: the owner repeats unanswered requests."""
+        """Send all chunks again, on a new channel. Drop queued answers, because the owner repeats its open requests."""
         self.drop_messages()
         for stream in self._streams.values():
-            stream.sent = 0
+            stream.sent_count = 0
 
     def drop_messages(self) -> None:
         self._messages.clear()
-        self._forget_ended()
+        self._remove_ended_streams()
 
     def next_group_at(self, now: float) -> float | None:
         """Return the time of the next group, or None if nothing waits. All tabs send their groups at the same times."""
         unsent = [stream for stream in self._streams.values() if stream.has_unsent_chunks]
-        if self._messages or any(stream.sent == 0 for stream in unsent):
+        if self._messages or any(stream.sent_count == 0 for stream in unsent):
             return now
         if not unsent:
             return None
@@ -135,10 +135,10 @@ class OutgoingQueue:
         while self._messages and len(group) < _MAX_GROUP_MESSAGES:
             group.append(self._messages.popleft())
         if not self._messages:
-            self._forget_ended()
+            self._remove_ended_streams()
         return group
 
-    def _forget_ended(self) -> None:
-        for request_id in self._ended:
+    def _remove_ended_streams(self) -> None:
+        for request_id in self._ended_ids:
             self._streams.pop(request_id, None)
-        self._ended.clear()
+        self._ended_ids.clear()

@@ -1,4 +1,4 @@
-"""Mailbox, direct endpoint and limits that all tabs of a daemon share."""
+"""Mailbox, direct endpoint and limits that the tabs of a daemon share."""
 
 from collections.abc import Callable
 from functools import partial
@@ -41,17 +41,17 @@ class TabService:
     ) -> "TabService":
         return cls(box, deployment, Domains.of(deployment), Mailbox(routes), OpenTabs(slots), endpoint)
 
-    def build_channel_end(self, tab: OpenTab, terms: TabTerms, welcome: Callable[[], bytes]) -> ChannelEnd:
+    def build_channel_end(self, tab: OpenTab, terms: TabTerms, build_welcome: Callable[[], bytes]) -> ChannelEnd:
         book = self.deployment
-        place = ChannelBinding(book.chain_id, book.job_registry, tab.job_id)
-        return ChannelEnd(place, self.box, terms.channel_key, welcome)
+        binding = ChannelBinding(book.chain_id, book.job_registry, tab.job_id)
+        return ChannelEnd(binding, self.box, terms.channel_key, build_welcome)
 
     def endpoint_of(self, tab: OpenTab) -> DirectEndpoint | None:
         """Return the direct endpoint for the owner of a tab."""
         endpoint = self.endpoint
         return None if endpoint is None else DirectEndpoint(endpoint.url, endpoint.certificate, tab.token)
 
-    def start_reading(self, nursery: trio.Nursery, tab: OpenTab) -> None:
+    def start_mailbox_reader(self, nursery: trio.Nursery, tab: OpenTab) -> None:
         nursery.start_soon(self.mailbox.read, tab.job_id, partial(tab.deliver, "mailbox"))
 
     async def send(self, tab: OpenTab, route: Route, frames: list[bytes]) -> None:

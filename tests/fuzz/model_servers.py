@@ -14,7 +14,7 @@ from svc.serve.settings import ServeSettings
 from svc.wire.events import _read_status, read_messages
 from svc.wire.server_sent_events import EventReader
 from svcd.backends.attempts import TryAgain
-from svcd.backends.http_answers import read_object, to_sealable_json
+from svcd.backends.http_answers import read_json_object, to_sealable_json
 from svcd.backends.json_load import load_from_json
 from svcd.backends.load_settings import JsonSettings, PrometheusSettings
 from svcd.backends.openai_streams import ChatAssembler, ResponsesAssembler
@@ -46,7 +46,7 @@ def _assembled(kind: type[ChatAssembler | ResponsesAssembler], events: list[byte
         if event == b"[DONE]":
             assembler.end()
         else:
-            assembler.add_event(read_object(event))
+            assembler.add_event(read_json_object(event))
     answer = assembler.answer()
     return None if answer is None else to_sealable_json(answer)
 

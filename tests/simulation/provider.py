@@ -164,14 +164,14 @@ class _Provider:
         self._promises.items[job], self._promises.is_bid[job] = texts, False
         self.market.note()
 
-    async def _request(self, work: ModelWork, deltas: OnDelta) -> WorkOutput:
+    async def _request(self, work: ModelWork, on_delta: OnDelta) -> WorkOutput:
         """Answer a request of a tab in pieces."""
-        assert work.item is not None
-        self._trace.add(f"{self.market.named('0x' + work.job_id.hex())} runs request {work.item}")
-        owner = self._promises.request_runs(work.job_id, work.item)
+        assert work.item_number is not None
+        self._trace.add(f"{self.market.named('0x' + work.job_id.hex())} runs request {work.item_number}")
+        owner = self._promises.request_runs(work.job_id, work.item_number)
         fault = self.market.due("run")
         for _ in range(self._chance.randrange(1, 6)):
-            deltas({"of": owner.text(work.item)})
+            on_delta({"of": owner.text(work.item_number)})
             await trio.sleep(self._chance.uniform(0, 2) + (fault.seconds / 5 if fault is not None else 0))
         if fault is not None and fault.kind == "exhausted":
             raise WorkFailed("backend_exhausted", "as planned", backend_fault=True)
@@ -180,7 +180,7 @@ class _Provider:
         return WorkOutput(work.input, 10 + self._chance.randrange(5), {"units": 10})
 
     async def _work(self, work: ModelWork) -> WorkOutput:
-        if work.item is not None:
+        if work.item_number is not None:
             await trio.sleep(self._chance.uniform(0, 10))
             return WorkOutput(work.input, 10, {"units": 10})
         self._trace.add(f"{self.market.named('0x' + work.job_id.hex())} runs")

@@ -6,18 +6,18 @@ from typing import Final
 import attrs
 
 from svcd.backends.breaker import FAULTS_TO_OPEN
-from svcd.base.end_reasons import HoldReason
+from svcd.base.end_reasons import ClaimHoldReason
 from svcd.config import ModelConfig
 from svcd.coordinator.client import PostedAsk
-from svcd.stages.health import Hold
+from svcd.stages.health import ClaimHold
 
 _MIN_SILENCE_S: Final = 60.0  # shorter pauses between orders are usual
-_HOLD_TITLES: Final[dict[HoldReason, str]] = {
+_HOLD_TITLES: Final[dict[ClaimHoldReason, str]] = {
     "box_key": "box key differs",
     "clock": "clock is wrong",
     "backend": "model server does not answer",
     "model_name": "model server does not know the model",
-    "window": "window is not sold in this market",
+    "window": "window is not allowed in this market",
     "other_daemon": "another daemon uses this wallet",
 }
 _ADMIN_REMEDY: Final = "Ask the market's admin to list this provider."
@@ -25,7 +25,7 @@ _ADMIN_REMEDY: Final = "Ask the market's admin to list this provider."
 
 @attrs.frozen(slots=True)
 class IdleReason:
-    """Reason for having no work. `model` None means all models. `blocks` is True if the reason prevents every order."""
+    """Reason for having no work, for one model or for all. `blocks` is True if the reason prevents all orders."""
 
     said: str
     remedy: str = ""
@@ -53,7 +53,7 @@ class PricePosition:
 
 @attrs.frozen(slots=True)
 class ModelState:
-    """Current state of one model. `last_orders_s` is the age of the last poll with orders, or None without one."""
+    """Current state of one model. `seconds_since_orders` counts from the last poll that returned orders, if any."""
 
     name: str
     offered: bool
@@ -64,7 +64,7 @@ class ModelState:
     discount_percent: int
     circuit_open: bool
     next_probe_s: float
-    last_orders_s: float | None
+    seconds_since_orders: float | None
 
 
 @attrs.frozen(slots=True)
@@ -73,10 +73,10 @@ class DaemonState:
 
     connected: bool
     problem: str | None
-    holds: Sequence[Hold]
+    claim_holds: Sequence[ClaimHold]
     granted: int | None
     listed: bool | None
-    up_s: float
+    uptime_s: float
     models: Sequence[ModelState]
     prices: Sequence[PricePosition]
 
@@ -96,36 +96,37 @@ def price_positions(
         )
 
 
-def idle_reasons(now: DaemonState) -> list[IdleReason]:
+def idle_reasons(state: DaemonState) -> list[IdleReason]:
     """Return the reasons for having no work, blocking ones first. A model that holds jobs needs no reason."""
-    reasons = [*_daemon_reasons(now)]
+    reasons = [*_daemon_reasons(state)]
     if not any(reason.model is None and reason.blocks for reason in reasons):
-        for model in now.models:
-            reasons += _model_reasons(model, now)
+        for model in state.models:
+            reasons += _model_reasons(model, state)
     return sorted(reasons, key=lambda reason: not reason.blocks)
 
 
-def _daemon_reasons(now: DaemonState) -> Iterator[IdleReason]:
-    if not now.connected:
+def _daemon_reasons(state: DaemonState) -> Iterator[IdleReason]:
+    if not state.connected:
         yield IdleReason(
-            "the coordinator has not answered since the start", "Check its address and the network; see the log."
+            "the coordinator has not answered since the start",
+            "Check the coordinator's address and the network, and read svcd's log.",
         )
         return
-    for hold in now.holds:
+    for hold in state.claim_holds:
         yield IdleReason(_HOLD_TITLES[hold.reason], hold.detail, hold.model)
-    if now.problem is not None and not now.holds:
-        yield IdleReason(now.problem)
-    if now.listed is False:
+    if state.problem is not None and not state.claim_holds:
+        yield IdleReason(state.problem)
+    if state.listed is False:
         yield IdleReason("this provider is not listed", _ADMIN_REMEDY)
-    if now.granted == 0:
-        yield IdleReason("the market grants this provider no slots", "Ask the market's admin.")
+    if state.granted == 0:
+        yield IdleReason("the market grants this provider no slots", "Ask the market's admin for slots.")
 
 
-def _model_reasons(model: ModelState, now: DaemonState) -> Iterator[IdleReason]:
+def _model_reasons(model: ModelState, state: DaemonState) -> Iterator[IdleReason]:
     if not model.offered:
         yield IdleReason(
             f"{model.name} is not in the market's catalogue",
-            "Correct its name, or ask the market's admin to add it.",
+            "Correct the model's name, or ask the market's admin to add the model.",
             model.name,
         )
     elif model.circuit_open:
@@ -142,26 +143,26 @@ def _model_reasons(model: ModelState, now: DaemonState) -> Iterator[IdleReason]:
             "svcd claims orders again when the load falls.",
             model.name,
         )
-    elif any(hold.model == model.name and hold.sla_secs is None for hold in now.holds):
+    elif any(hold.model == model.name and hold.sla_secs is None for hold in state.claim_holds):
         return
     else:
-        yield from _market_reasons(model, now)
+        yield from _market_reasons(model, state)
 
 
-def _market_reasons(model: ModelState, now: DaemonState) -> Iterator[IdleReason]:
-    silence = now.up_s if model.last_orders_s is None else model.last_orders_s
+def _market_reasons(model: ModelState, state: DaemonState) -> Iterator[IdleReason]:
+    silence = state.uptime_s if model.seconds_since_orders is None else model.seconds_since_orders
     if silence < _MIN_SILENCE_S:
         return
-    for price in now.prices:
+    for price in state.prices:
         if price.model == model.name and price.above:
             rivals = f"{price.above} of {price.competitors} competitor{'s' if price.competitors != 1 else ''}"
             yield IdleReason(
                 f"priced above {rivals} on {model.name} in the window of {format_duration(price.sla)}",
-                "Clients choose the lowest price first. Lower rate_in or rate_out, or allow a discount_percent.",
+                "Clients choose the lowest price first. Lower rate_in or rate_out, or set discount_percent.",
                 model.name,
                 blocks=False,
             )
-    since = " since the start" if model.last_orders_s is None else ""
+    since = " since the start" if model.seconds_since_orders is None else ""
     yield IdleReason(f"no orders for {format_duration(silence)} on {model.name}{since}", "", model.name, blocks=False)
 
 

@@ -1,8 +1,8 @@
 """Serve the provider's page on the metrics port: its files, and the daemon's state as JSON.
 
-The state is computed when a page requests it. The page reads the journal through a second, read-only connection, at
-most once a second. A separate task reads the market and makes the checks, at most once a minute and only after a
-request. A page therefore never waits for the network, and the stages never wait for a page.
+The state is computed when a browser requests it. The journal is read through a second, read-only connection, at most
+once a second. A separate task reads the market and runs the checks, at most once a minute and only after a request. A
+request therefore never waits for the network, and the stages never wait for a request.
 """
 
 import json
@@ -30,9 +30,9 @@ from svcd.backends.load import Load
 from svcd.base.clock import Clock
 from svcd.base.errors import Unavailable
 from svcd.config import DaemonConfig
-from svcd.coordinator.client import MarketReads
-from svcd.journal.entries import JobEntry, read_live
-from svcd.journal.history import DailyModelCounts, FailedJob, Standing, read_days, read_failures, read_standing
+from svcd.coordinator.client import MarketReader
+from svcd.journal.entries import JobEntry, read_live_entries
+from svcd.journal.history import DailyModelCounts, FailedJob, Standing, read_daily_counts, read_failures, read_standing
 from svcd.journal.journal import JOURNAL_FILE
 from svcd.journal.slots import Slots
 from svcd.operator.page.idle import DaemonState, ModelState, PricePosition, idle_reasons, price_positions
@@ -68,7 +68,7 @@ def load_page_files() -> Mapping[str, StaticFile]:
 class DaemonParts:
     """Parts of the running daemon that the page shows. `model_ids` grows with the catalogue."""
 
-    coordinator: MarketReads
+    coordinator: MarketReader
     deployment: AddressBook
     provider_id: int
     slots: Slots
@@ -99,23 +99,26 @@ class JournalView:
 
 @attrs.define(slots=True, eq=False)
 class ProviderPage:
-    """Page of a daemon. `examine` makes the checks of `svcd check`. `parts` is None until the coordinator responds."""
+    """Page of a daemon.
+
+    `run_checks` runs the checks of `svcd check`. `parts` is None until the coordinator responds.
+    """
 
     config: DaemonConfig
     health: DaemonHealth
     clock: Clock
-    examine: Callable[[], Awaitable[list[CheckRow]]]
+    run_checks: Callable[[], Awaitable[list[CheckRow]]]
     parts: DaemonParts | None = None
     _market: MarketView | None = None
     _requested: trio.Event = attrs.field(factory=trio.Event)
-    _turn: trio.Lock = attrs.field(factory=trio.Lock)
+    _lock: trio.Lock = attrs.field(factory=trio.Lock)
     _limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1))
     _state: bytes = b""
-    _state_at: float = -_STATE_LIFETIME_S
+    _state_built_at: float = -_STATE_LIFETIME_S
     _started_at: float = attrs.field(factory=trio.current_time)
     _files: Mapping[str, StaticFile] = attrs.field(factory=load_page_files)
 
-    async def page(self, path: str, host: str) -> Page | None:
+    async def get_page(self, path: str, host: str) -> Page | None:
         """Return a file of the page, or the state as JSON. Return None for an unknown path."""
         file = self._files.get(path)
         if file is None and path != STATE_PATH:
@@ -125,15 +128,15 @@ class ProviderPage:
             return Page(421, text.encode("ascii", "backslashreplace"), TEXT_HEADERS)
         if file is not None:
             return Page(200, file.body, file.headers)
-        return Page(200, await self.state(), _JSON_HEADERS)
+        return Page(200, await self.state_json(), _JSON_HEADERS)
 
-    async def state(self) -> bytes:
+    async def state_json(self) -> bytes:
         """Return the state as JSON, at most a second old. Requests that arrive together share one computation."""
         self._requested.set()
-        async with self._turn:
-            if trio.current_time() - self._state_at >= _STATE_LIFETIME_S:
+        async with self._lock:
+            if trio.current_time() - self._state_built_at >= _STATE_LIFETIME_S:
                 self._state = json.dumps(await self._build_state()).encode()
-                self._state_at = trio.current_time()
+                self._state_built_at = trio.current_time()
             return self._state
 
     async def run(self) -> NoReturn:
@@ -148,11 +151,11 @@ class ProviderPage:
         failed, parts = "", self.parts
         with trio.move_on_after(_MARKET_READ_TIMEOUT_S):
             try:
-                checks = await self.examine()
+                checks = await self.run_checks()
                 if parts is None:
-                    return MarketView(self.clock.wall(), checks)
-                provider = await parts.coordinator.provider(parts.provider_id)
-                asks = await parts.coordinator.asks()
+                    return MarketView(self.clock.unix_time(), checks)
+                provider = await parts.coordinator.read_provider(parts.provider_id)
+                asks = await parts.coordinator.read_asks()
             except (Unavailable, Refused, Fatal) as error:
                 failed = str(error)
             else:
@@ -163,20 +166,20 @@ class ProviderPage:
                     if model_id is not None
                     for price in price_positions(model, model_id, parts.provider_id, asks)
                 )
-                return MarketView(self.clock.wall(), checks, provider.listed, provider.reputation, prices)
+                return MarketView(self.clock.unix_time(), checks, provider.listed, provider.reputation, prices)
         detail = failed or f"no answer in {_MARKET_READ_TIMEOUT_S:g} s"
-        return MarketView(self.clock.wall(), [wrong("market", detail, "check again later, or read the log")])
+        return MarketView(self.clock.unix_time(), [wrong("market", detail, "check again later, or read the log")])
 
     async def _build_state(self) -> dict[str, Any]:
-        now, parts, market = self.clock.wall(), self.parts, self._market
+        now, parts, market = self.clock.unix_time(), self.parts, self._market
         models = self._read_models()
         daemon = DaemonState(
             connected=parts is not None,
             problem=self.health.problem,
-            holds=self.health.holds or (),
+            claim_holds=self.health.claim_holds or (),
             granted=None if parts is None else parts.slots.granted,
             listed=None if market is None else market.listed,
-            up_s=trio.current_time() - self._started_at,
+            uptime_s=trio.current_time() - self._started_at,
             models=models,
             prices=() if market is None else market.prices,
         )
@@ -217,13 +220,13 @@ class ProviderPage:
                     discount_percent=discount.percent,
                     circuit_open=breaker.is_open,
                     next_probe_s=breaker.backoff,
-                    last_orders_s=self.health.seconds_since_orders(model.name),
+                    seconds_since_orders=self.health.seconds_since_orders(model.name),
                 )
             )
         return found
 
     async def _read_journal_in_time(self, now: float) -> JournalView | None:
-        """Read the journal, or return None if the read fails or takes too long. A stuck thread blocks only the page."""
+        """Read the journal in a thread. Return None if the read fails or takes too long."""
         with trio.move_on_after(_JOURNAL_READ_TIMEOUT_S):
             try:
                 return await trio.to_thread.run_sync(
@@ -238,8 +241,8 @@ class ProviderPage:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1)) as connection:
             since = now - _HISTORY_SHOWN_S
             return JournalView(
-                read_live(connection, _MAX_JOBS_SHOWN),
-                read_days(connection, since),
+                read_live_entries(connection, _MAX_JOBS_SHOWN),
+                read_daily_counts(connection, since),
                 read_standing(connection, since),
                 read_failures(connection, _MAX_FAILURES_SHOWN),
             )
@@ -250,32 +253,32 @@ def _token_json(book: AddressBook) -> dict[str, object]:
 
 
 def _model_json(model: ModelState, now: float) -> dict[str, object]:
-    """Return the model's fields. Use Unix seconds for times, so that the state stays equal while nothing happens."""
+    """Return the model's fields. Times are in Unix seconds, so that the JSON changes only if something happens."""
     fields = attrs.asdict(model)
-    del fields["next_probe_s"], fields["last_orders_s"]
+    del fields["next_probe_s"], fields["seconds_since_orders"]
     fields["load"] = None if model.load is None else round(model.load, 2)
-    fields["last_orders_at"] = None if model.last_orders_s is None else round(now - model.last_orders_s)
+    fields["last_orders_at"] = None if model.seconds_since_orders is None else round(now - model.seconds_since_orders)
     return fields
 
 
 def _journal_json(journal: JournalView) -> dict[str, object]:
     jobs = sorted((_job_json(entry) for entry in journal.jobs), key=lambda job: job["deadline"])
     failures = [
-        {"job_id": hex_of(one.job_id), "model": one.model, "reason": one.reason, "at": one.at}
-        | dict(zip(("cause", "remedy"), explain_reason(one.reason), strict=True))
-        for one in journal.failures
+        {"job_id": hex_of(failure.job_id), "model": failure.model, "reason": failure.reason, "at": failure.at}
+        | dict(zip(("cause", "remedy"), explain_reason(failure.reason), strict=True))
+        for failure in journal.failures
     ]
     return {
         "jobs": jobs,
         "days": [attrs.asdict(day) | {"earned": str(day.earned)} for day in journal.days],
-        "standing": [attrs.asdict(one) for one in journal.standing],
+        "standing": [attrs.asdict(change) for change in journal.standing],
         "failures": failures,
     }
 
 
 def _job_json(entry: JobEntry) -> dict[str, Any]:
     job = entry.job
-    claimed_at = job.claimed_at or entry.claim_sent
+    claimed_at = job.claimed_at or entry.claim_sent_at
     return {
         "job_id": hex_of(job.job_id),
         "model": entry.model,
@@ -300,14 +303,14 @@ def _market_json(market: MarketView) -> dict[str, object]:
     }
 
 
-def is_own_host(host: str, bound: str) -> bool:
+def is_own_host(host: str, configured_host: str) -> bool:
     """Return True for an IP address, localhost or the configured name. Other names may come from DNS rebinding.
 
     >>> [is_own_host(host, "gpu-box") for host in ("127.0.0.1:9403", "[::1]:9403", "gpu-box:9403", "evil.example")]
     [True, True, True, False]
     """
     name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
-    if name.lower() in ("localhost", bound.lower()):
+    if name.lower() in ("localhost", configured_host.lower()):
         return True
     try:
         ip_address(name)

@@ -7,16 +7,16 @@ import attrs
 
 from common.settings.kinds import Kind
 from common.settings.reader import settings_of
-from svcd.backends.load_settings import PROBES, ProbeSettings, probe
-from svcd.backends.settings import BACKENDS, BackendSettings, backend, with_api_key
+from svcd.backends.load_settings import PROBES, ProbeSettings, probe_kind
+from svcd.backends.settings import BACKENDS, BackendSettings, backend_kind, with_api_key
 
 
 def read_backend(table: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> BackendSettings:
-    return with_api_key(_read(backend, BACKENDS, table), environ or {})
+    return with_api_key(_read(backend_kind, BACKENDS, table), environ or {})
 
 
 def read_probe(table: Mapping[str, Any]) -> ProbeSettings:
-    return _read(probe, PROBES, table)
+    return _read(probe_kind, PROBES, table)
 
 
 def _read(kind: Kind[Any], classes: Mapping[str, type], table: Mapping[str, Any]) -> Any:

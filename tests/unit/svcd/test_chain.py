@@ -198,7 +198,7 @@ async def test_changed_term_contradicts_the_chain(name: str) -> None:
     told = attrs.evolve(JOB, **{name: getattr(JOB, name) + 1})
     found = await claim_status(FakeNode(), told)
     assert isinstance(found, Contradicted)
-    assert found.why.startswith(f"{name} is ")
+    assert found.detail.startswith(f"{name} is ")
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ async def test_claim_that_the_chain_does_not_show_is_not_ours_yet(node: FakeNode
 async def test_payment_of_another_signer_contradicts_the_order() -> None:
     found = await claim_status(FakeNode(signer=Wallet(b"\x22" * 32)))
     assert isinstance(found, Contradicted)
-    assert "the owner did not sign" in found.why
+    assert "the owner did not sign" in found.detail
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_keys_are_made_once(
     assert run(monkeypatch, "keygen", "--out", str(tmp_path)) == 0
     assert "operator 0x" in capsys.readouterr().out
     assert run(monkeypatch, "keygen", "--out", str(tmp_path)) == 1
-    assert capsys.readouterr().err == f"svcd: {tmp_path}/wallet.key already exists; choose another\n"
+    assert capsys.readouterr().err == f"svcd: {tmp_path}/wallet.key already exists; choose another folder\n"
 
 
 @pytest.mark.parametrize(("options", "status"), [((), 3), (("--dry-run",), 0)])

@@ -3,7 +3,7 @@ from pathlib import Path
 
 from prometheus_client import generate_latest
 
-from svcd.base.end_reasons import HOLD_REASONS, KNOWN_REASONS
+from svcd.base.end_reasons import CLAIM_HOLD_REASONS, KNOWN_REASONS
 from svcd.base.metrics import REGISTRY, count_task_failures, create_series_at_zero
 
 _PACKAGE = Path(__file__).parents[3] / "svcd"
@@ -54,7 +54,7 @@ def test_every_series_exists_before_any_event() -> None:
     assert '\nsvcd_backend_latency_seconds_count{model="m/never-run"} 0.0\n' in text
     for reason in KNOWN_REASONS:
         assert f'\nsvcd_jobs_failed_total{{reason="{reason}"}} ' in text
-    for reason in HOLD_REASONS:
+    for reason in CLAIM_HOLD_REASONS:
         assert f'\nsvcd_claims_withheld{{reason="{reason}"}} ' in text
     for name in ("jobs_claimed_total", "jobs_settled_total", "job_duration_seconds_count"):
         assert re.search(rf"^svcd_{name} ", text, re.MULTILINE)

@@ -17,11 +17,11 @@ const STEPS = {
 };
 const RESULTS = { right: ["settled", "right"], WRONG: ["failed", "wrong"], unknown: ["cancelled", "unknown"] };
 
-// Each section is drawn again only when its own data changed.
+// Draw a section again only if its own data changed.
 const SECTIONS = [
   ["state", null, (state) => [state.problem, state.idle, state.slots.held, state.provider_id, state.market === null], headline],
   ["figures", null, (state) => [today(), state.journal?.days, state.slots, state.market?.reputation, state.journal?.standing.at(-1)], tiles],
-  ["jobs", "Jobs in hand", (state) => [state.journal?.jobs, state.slots.held], jobs],
+  ["jobs", "Jobs in progress", (state) => [state.journal?.jobs, state.slots.held], jobs],
   ["models", "Models", (state) => [state.models, state.market?.prices], models],
   ["earnings", "Earnings", (state) => [today(), state.journal?.days, innerWidth < 740], earnings],
   ["standing", "Reputation and capacity", (state) => [state.journal?.standing, innerWidth < 740], standing],
@@ -73,17 +73,17 @@ function headline(state) {
   return [
     h("p", { class: "headline" }, h("span", { class: `badge ${kind}` }, word), h("span", {}, said)),
     state.idle.length > 0 && h("div", { class: "card", id: "idle" },
-      h("h2", {}, state.idle.some((one) => one.blocks) ? "Why orders are not taken" : state.slots.held > 0 ? "Why other models are idle" : "Why svcd is idle"),
+      h("h2", {}, state.idle.some((one) => one.blocks) ? "Why svcd accepts no orders" : state.slots.held > 0 ? "Why other models are idle" : "Why svcd is idle"),
       h("ul", {}, state.idle.map((one) => h("li", {}, h("strong", {}, capital(one.said)), one.remedy && h("span", { class: "said" }, capital(one.remedy)))))),
   ];
 }
 
 function condition(state) {
   if (state.provider_id === null) return ["cancelled", "Waiting", "The coordinator has not answered yet."];
-  if (state.idle.some((one) => one.blocks && one.model === null)) return ["failed", "Not working", "No orders are taken."];
-  if (state.problem !== null) return ["failed", "Unhealthy", state.idle.length > 0 ? "svcd does not work as it should." : capital(state.problem)];
-  if (state.slots.held > 0) return ["settled", "Working", `${number(state.slots.held)} ${state.slots.held === 1 ? "job" : "jobs"} in hand.`];
-  return ["open", "Ready", "svcd polls for orders, and holds none."];
+  if (state.idle.some((one) => one.blocks && one.model === null)) return ["failed", "Not working", "svcd accepts no orders."];
+  if (state.problem !== null) return ["failed", "Unhealthy", state.idle.length > 0 ? "svcd has the problems below." : capital(state.problem)];
+  if (state.slots.held > 0) return ["settled", "Working", `${number(state.slots.held)} ${state.slots.held === 1 ? "job" : "jobs"} in progress.`];
+  return ["open", "Ready", "svcd polls for orders and has none."];
 }
 
 function tiles(state) {
@@ -98,7 +98,7 @@ function tiles(state) {
     tile("Earned today", tokens(earned(now)), `${unit}, ${number(settled(now))} settled`),
     tile(`Earned in ${DAYS} days`, tokens(earned(days)), `${unit}, ${number(settled(days))} settled`),
     tile("Slots in use", `${number(state.slots.held)} / ${number(limit)}`, state.slots.granted !== null && state.slots.granted < state.slots.configured
-      ? `${number(state.slots.granted)} granted of ${number(state.slots.configured)}` : "all of them granted"),
+      ? `${number(state.slots.granted)} granted of ${number(state.slots.configured)}` : "all granted"),
     tile("Reputation", reputation === null ? "–" : number(reputation), "of 1000"));
 }
 
@@ -106,13 +106,13 @@ function jobs(state) {
   if (state.journal === null) return unreadable();
   const more = state.slots.held - state.journal.jobs.length;
   return [
-    table("Jobs in hand", [
+    table("Jobs in progress", [
       { label: "Job", cell: (row) => hex(row.job_id, { what: "job id" }) },
       { label: "Step", cell: (row) => badge(...STEPS[row.step]) },
       { label: "Model", wide: true, cell: (row) => h("span", { class: "name" }, row.model) },
       { label: `At most (${state.token?.name ?? "units"})`, num: true, wide: true, cell: (row) => tokens(row.at_most) },
       { label: "Time left", num: true, cell: (row) => countdown(row.deadline, "over") },
-    ], state.journal.jobs, "No job in hand."),
+    ], state.journal.jobs, "No job in progress."),
     more > 0 && state.journal.jobs.length > 0 && h("p", { class: "faint" }, `and ${number(more)} more`),
   ];
 }
@@ -182,7 +182,7 @@ function checks(state) {
   return [
     h("p", { class: "headline" },
       wrong.length === 0 ? badge("settled", "Nothing is wrong") : badge("failed", `${number(wrong.length)} wrong`),
-      h("span", {}, `${number(rows.length)} checks, ${number(unsure)} of them unknown; svcd check makes the same checks. Made `, when(state.market.read_at))),
+      h("span", {}, `${number(rows.length)} checks, ${number(unsure)} of them unknown. svcd check runs the same checks. Last run: `, when(state.market.read_at))),
     wrong.length > 0 && h("div", { class: "notice" }, wrong.map((row) => h("p", {}, h("strong", {}, capital(row.what)), `: ${row.detail}${row.remedy ? `. ${capital(row.remedy)}` : ""}`))),
     h("details", { class: "card", "data-key": "all checks" }, h("summary", {}, "All checks"),
       table("Checks", [

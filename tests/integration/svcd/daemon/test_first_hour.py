@@ -128,7 +128,7 @@ class FirstHour:
     def typed(self, one: Typed) -> str:
         """Type one command. Return the terminal's output."""
         shown = [self._real(one.command), *one.printed.splitlines()]
-        asked = [line for line in shown[1:] if re.match(r"\d/6 |send it\?", line)]
+        asked = [line for line in shown[1:] if re.match(r"\d/6 |send this transaction\?", line)]
         answers = [self._real(found[1] or "") for line in asked if (found := re.search(r":(?: (\S*))?$", line))]
         terminal, end = pty.openpty()
         environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "TERM": "dumb", "COLUMNS": "200"}

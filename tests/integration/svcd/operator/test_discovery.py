@@ -27,13 +27,13 @@ async def test_server_is_found_with_its_models(owner: str) -> None:
     async with running_model_server(serving(owner, "a", "b")) as server:
         (found,) = await find_servers(["http://127.0.0.1:1", f"{server.url}/v1"])
     assert (found.url, found.served.names, found.served.software) == (server.url, ("a", "b"), SOFTWARE.get(owner))
-    assert found.metrics is None
+    assert found.metrics_url is None
 
 
 async def test_servers_figures_are_used_where_they_tell_a_load() -> None:
     async with running_model_server(serving("vllm", "a", metrics=b"vllm:num_requests_running 1\n")) as server:
         (found,) = await find_servers([server.url])
-    assert found.metrics == f"{server.url}/metrics"
+    assert found.metrics_url == f"{server.url}/metrics"
 
 
 CACHE = b'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="%b"} 1.0\n'
@@ -61,7 +61,7 @@ async def test_server_says_how_many_requests_it_runs(owner: str, route: str, bod
 
     async with running_model_server(answer) as server:
         (found,) = await find_servers([server.url])
-    assert found.parallel == parallel
+    assert found.parallel_requests == parallel
 
 
 @pytest.mark.parametrize(

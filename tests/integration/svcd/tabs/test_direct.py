@@ -17,7 +17,13 @@ from svc.wire.transport import ApiError, RetryPolicy, Transport
 from svcd.base.clock import Clock
 from svcd.journal.slots import Slots
 from svcd.tabs.certificate import client_context, find_certificate_fault
-from svcd.tabs.direct import MAX_CONNECTIONS_PER_TAB, MAX_STRANGERS, STRANGER_TIMEOUT_S, DirectServer, open_server
+from svcd.tabs.direct import (
+    MAX_CONNECTIONS_PER_TAB,
+    MAX_UNAUTHENTICATED_CONNECTIONS,
+    UNAUTHENTICATED_TIMEOUT_S,
+    DirectServer,
+    open_server,
+)
 from svcd.tabs.open_tabs import OpenTab, OpenTabs
 from tests.integration.svcd.tabs.certificates import settings_for
 
@@ -58,7 +64,7 @@ async def test_frames_go_both_ways(tmp_path: Path) -> None:
         for number in range(3):  # on one connection
             answer = await routes.post([(JOB, b"%d" % number), (OTHER, b"not mine")])
             assert [(refusal.job_id, refusal.code) for refusal in answer.refused] == [(hex_of(OTHER), "not_party")]
-            assert await one.tab.arrivals.receive() == ("direct", b"%d" % number)
+            assert await one.tab.inbox.receive() == ("direct", b"%d" % number)
         with trio.fail_after(10):
             await one.tab.outbox.send([b"x" * 65_000, b"second"])
             assert [await anext(frames), await anext(frames)] == [b"x" * 65_000, b"second"]
@@ -111,7 +117,7 @@ async def test_malformed_post_is_refused(content: bytes, status: int, tmp_path: 
 async def test_large_post_is_refused_before_its_body(tmp_path: Path) -> None:
     async with served(tmp_path) as one:
         context = client_context(one.server.published.certificate)
-        port = one.server.bound.getsockname()[1]
+        port = one.server.listening_socket.getsockname()[1]
         stream = await trio.open_ssl_over_tcp_stream("127.0.0.1", port, ssl_context=context, https_compatible=True)
         head = f"POST {MESSAGES_PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {one.tab.token}\r\n"
         await stream.send_all(f"{head}content-length: {MAX_TAB_POST_BYTES + 1}\r\n\r\n".encode())
@@ -122,10 +128,10 @@ async def test_large_post_is_refused_before_its_body(tmp_path: Path) -> None:
 
 async def test_strangers_keep_no_owner_out_for_long(tmp_path: Path) -> None:
     async with served(tmp_path) as one:
-        port = one.server.bound.getsockname()[1]
+        port = one.server.listening_socket.getsockname()[1]
         with trio.fail_after(30):
-            idle = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(2 * MAX_STRANGERS)]
-            await trio.sleep(STRANGER_TIMEOUT_S + 1)
+            idle = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(2 * MAX_UNAUTHENTICATED_CONNECTIONS)]
+            await trio.sleep(UNAUTHENTICATED_TIMEOUT_S + 1)
             async with one.routes() as routes:
                 assert (await routes.post([(JOB, b"frame")])).refused == []
             for stream in idle:

@@ -73,14 +73,14 @@ async def test_job_is_followed_until_it_is_earned(scene: Scene, browser: Browser
     with scene.daemon() as daemon:
         await opened(browser, url)
         await browser.see("#state", "Ready")
-        await browser.see("#jobs", "No job in hand")
+        await browser.see("#jobs", "No job in progress")
         with hanging(scene):
             job = await scene.post("hang")
             await browser.see("#jobs", job[:8])
             await browser.see("#jobs", "Running")
-            await browser.see("#state", "1 job in hand")
+            await browser.see("#state", "1 job in progress")
         assert (await scene.ended(job))["status"] == "completed"
-        await browser.see("#jobs", "No job in hand")
+        await browser.see("#jobs", "No job in progress")
         await browser.see("#figures", "1 settled")
         assert await browser.ask("count", "#earnings .bar-of") == 2  # earned and settled, today
         await browser.see("#checks", "checks")

@@ -47,7 +47,7 @@ def test_jobs_that_end_while_it_is_open_do_not_close_it(opened: Breaker) -> None
 
 def test_one_fault_after_recovery_reopens_for_longer(opened: Breaker) -> None:
     first = opened.backoff
-    opened.record_probe(up=True)
+    opened.record_probe(is_up=True)
     assert not opened.is_open
     opened.record_failure(backend_fault=True)
     assert opened.is_open
@@ -56,7 +56,7 @@ def test_one_fault_after_recovery_reopens_for_longer(opened: Breaker) -> None:
 
 def test_a_success_after_a_good_look_forgets_the_waits(opened: Breaker) -> None:
     first = opened.backoff
-    opened.record_probe(up=True)
+    opened.record_probe(is_up=True)
     opened.record_success()
     opened.record_failure(backend_fault=True)
     assert not opened.is_open
@@ -70,7 +70,7 @@ class Looks:
         self.answers = list(answers)
         self.at: list[float] = []
 
-    async def run(self, work: ModelWork, deltas: OnDelta | None = None) -> WorkOutput:
+    async def run(self, work: ModelWork, on_delta: OnDelta | None = None) -> WorkOutput:
         raise AssertionError("a look runs nothing")
 
     async def is_up(self) -> bool:

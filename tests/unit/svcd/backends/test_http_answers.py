@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from svcd.backends.attempts import TryAgain
-from svcd.backends.http_answers import error_for_status, read_error, read_object, read_retry_after
+from svcd.backends.http_answers import error_for_status, read_error, read_json_object, read_retry_after
 from svcd.base.end_reasons import WorkFailed
 from tests.support.fakes.streamed import StreamedTransport
 
@@ -81,4 +81,4 @@ async def test_of_an_errors_body_only_its_short_code_is_kept(body: bytes, named:
 
 def test_answer_of_countless_values_is_not_parsed() -> None:
     with pytest.raises(WorkFailed, match="JSON values"):
-        read_object(b'{"data": [' + b"[]," * (1 << 22) + b"0]}")
+        read_json_object(b'{"data": [' + b"[]," * (1 << 22) + b"0]}")

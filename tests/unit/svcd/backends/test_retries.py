@@ -71,7 +71,7 @@ async def test_an_attempt_under_way_at_the_deadline_is_cancelled(
     async def attempt(activity: BackendActivity) -> WorkOutput:
         if waiting:
             raise waiting.pop()
-        activity.was_seen = alive
+        activity.has_reacted = alive
         await trio.sleep_forever()
         return OUTPUT
 

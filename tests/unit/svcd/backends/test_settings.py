@@ -6,7 +6,7 @@ import pytest
 
 from common.refusal import Refused
 from common.settings.kinds import read_value
-from svcd.backends.settings import OpenAISettings, backend
+from svcd.backends.settings import OpenAISettings, backend_kind
 from tests.support.fakes.backend_settings import read_backend
 
 OPENAI = {"kind": "openai", "api": "chat", "base_url": "http://127.0.0.1:8000/"}
@@ -45,7 +45,7 @@ EXEC = {"kind": "exec", "command": ["/bin/true"]}
 )
 def test_a_mistake_is_refused_and_names_its_key(table: dict[str, object], param: str) -> None:
     with pytest.raises(Refused) as refusal:
-        read_value(backend, table, "backend")
+        read_value(backend_kind, table, "backend")
     assert refusal.value.param == f"backend.{param}"
 
 

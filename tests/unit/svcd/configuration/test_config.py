@@ -90,8 +90,12 @@ def test_secrets_do_not_show_in_the_configurations_own_text(tmp_path: Path) -> N
         ("slots = 2", "slots = 2\ncolour = 1", "model[0].colour is not a setting"),
         ("slots = 2", "slots = 2\ndiscount_percent = 200", "model[0].discount_percent must be an integer in 0..100"),
         ("slots = 2", 'slots = 2\nserves = ["sound"]', "model[0].serves[0] must be one of text, embeddings, image"),
-        ('rate_in = "1"', "rate_in = 1", "model[0].ask[0].rate_in must be a decimal number in a string, not 1"),
-        ('rate_in = "1"', 'rate_in = "01"', "model[0].ask[0].rate_in must be a decimal number in a string"),
+        (
+            'rate_in = "1"',
+            "rate_in = 1",
+            'model[0].ask[0].rate_in must be a whole number in a string, such as "1000000", not 1',
+        ),
+        ('rate_in = "1"', 'rate_in = "01"', "model[0].ask[0].rate_in must be a whole number in a string"),
         ('kind = "echo"', 'kind = "magic"', "model[0].backend.kind must be one of openai, http, exec, echo"),
         ('url = "https', 'url = "ftp', "coordinator.url must be an http:// or https:// address"),
         ('coordinator.example/"', 'c:port"', "coordinator.url must be an http:// or https:// address"),
@@ -233,7 +237,11 @@ def test_state_credentials_and_every_file_of_a_key_are_private(tmp_path: Path) -
     (tmp_path / "box").write_text("22" * 32)
     text = _BASE.replace("[keys]", f'[keys]\nbox = "{tmp_path}/box"\nevidence_file = "/etc/evidence.json"')
     config = _read(text, tmp_path, CREDENTIALS_DIRECTORY="/run/credentials/svcd.service")
-    assert set(config.private) == {config.state_directory, Path("/run/credentials/svcd.service"), tmp_path / "box"}
+    assert set(config.private_paths) == {
+        config.state_directory,
+        Path("/run/credentials/svcd.service"),
+        tmp_path / "box",
+    }
 
 
 def test_node_without_the_contracts_to_ask_it_about_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from common.api import limits
 from svcd.base.errors import Unavailable
-from svcd.coordinator.client import Coordinator, MarketReads, open_transport
+from svcd.coordinator.client import Coordinator, MarketReader, open_transport
 from svcd.coordinator.op_signer import OpSigner
 from svcd.coordinator.outcomes import (
     ChainRefused,
@@ -150,7 +150,7 @@ async def test_trickling_or_endless_answer_counts_as_none(autojump_clock: MockCl
         async with httpx.AsyncClient(transport=transport, base_url=URL) as http:
             before = trio.current_time()
             with pytest.raises(Unavailable):
-                await MarketReads(open_transport(http)).provider(7)
+                await MarketReader(open_transport(http)).read_provider(7)
             assert trio.current_time() - before < 4 * 185  # four attempts of at most 181 s, and the pauses between them
 
 
@@ -167,7 +167,7 @@ async def test_upload_sends_its_file_again_from_the_start(autojump_clock: MockCl
     async with httpx.AsyncClient(transport=StreamedTransport(reply), base_url=URL) as http:
         transport = open_transport(http)
         coordinator = Coordinator(transport, provider_sessions(transport, OpSigner(market.provider, market.domains)))
-        await coordinator.upload(io.BytesIO(b"sealed"), 20.0)
+        await coordinator.upload_result(io.BytesIO(b"sealed"), 20.0)
     assert [b"sealed" in body for body in bodies] == [True, True]
 
 
@@ -178,4 +178,4 @@ async def test_endless_pages_are_given_up(autojump_clock: MockClock, monkeypatch
     same = StreamedTransport(lambda _: httpx.Response(200, json={"data": [model] * 100}, headers=cut))
     async with httpx.AsyncClient(transport=same, base_url=URL) as http:
         with pytest.raises(Unavailable, match="list is too long"):
-            await MarketReads(open_transport(http)).models()
+            await MarketReader(open_transport(http)).read_model_ids()

@@ -9,7 +9,7 @@ A, B, C = b"a" * 32, b"b" * 32, b"c" * 32
 def test_slots_are_bounded_per_model_and_by_the_grant_over_all() -> None:
     slots = Slots({"x": 2, "y": 2})
     assert (slots.free("x"), slots.free()) == (2, 4)
-    slots.set_capacity(1)
+    slots.set_granted(1)
     assert slots.free("y") == 1
     assert slots.take("x", A) is not None
     assert (slots.free("x"), slots.free("y"), slots.take("y", B)) == (0, 0, None)

@@ -10,7 +10,7 @@ import pytest
 
 from common.quotes import cost
 from svcd.journal.book_row import Job
-from svcd.journal.history import DailyModelCounts, Standing, read_days, read_failures, read_standing
+from svcd.journal.history import DailyModelCounts, Standing, read_daily_counts, read_failures, read_standing
 from svcd.journal.journal import JOURNAL_FILE, Journal, open_journal
 from tests.support.fakes.market import START, Market
 
@@ -58,7 +58,7 @@ async def test_day_sums_exact_payments_and_counts_each_job_once(tmp_path: Path) 
             cost(job.rate_in, job.rate_out, job.units_in, job.units_out, completion_tok=7) for job in (small, large)
         ]
         assert sum(paid) > 2**64
-        assert read_days(reader, START) == [DailyModelCounts(TODAY, "m", 2, sum(paid), 0)]
+        assert read_daily_counts(reader, START) == [DailyModelCounts(TODAY, "m", 2, sum(paid), 0)]
 
 
 async def test_only_claimed_jobs_without_a_settle_are_failures(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ async def test_only_claimed_jobs_without_a_settle_are_failures(tmp_path: Path) -
             await journal.record_claiming(job, "m")
             clock.now += 1
             await journal.record_end(job.job_id, state, reason)  # type: ignore[arg-type]
-        assert read_days(reader, START) == [DailyModelCounts(TODAY, "m", 0, 0, 2)]
+        assert read_daily_counts(reader, START) == [DailyModelCounts(TODAY, "m", 0, 0, 2)]
         assert [one.reason for one in read_failures(reader, 20)] == ["sla_abandon", "unseal_failed"]
         assert len(read_failures(reader, 1)) == 1
 
@@ -79,7 +79,7 @@ async def test_job_of_a_lost_journal_earns_an_unknown_amount(tmp_path: Path) -> 
         job = a_job()
         await journal.record_adopted(job, "m")
         await journal.record_end(job.job_id, "settled")
-        assert read_days(reader, START) == [DailyModelCounts(TODAY, "m", 1, 0, 0)]
+        assert read_daily_counts(reader, START) == [DailyModelCounts(TODAY, "m", 1, 0, 0)]
 
 
 async def test_standing_keeps_the_last_values_of_each_hour(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ async def test_old_history_is_deleted(tmp_path: Path) -> None:
         await journal.record_standing(500, 8)
         clock.now += 91 * DAY
         await journal.delete_expired()
-        assert (len(read_days(reader, 0)), read_standing(reader, 0)) == (1, [])
+        assert (len(read_daily_counts(reader, 0)), read_standing(reader, 0)) == (1, [])
         clock.now += 320 * DAY
         await journal.delete_expired()
-        assert read_days(reader, 0) == []
+        assert read_daily_counts(reader, 0) == []

@@ -14,8 +14,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from common.daemon.process import Fatal
 from svcd.journal.book_row import Job
-from svcd.journal.entries import Home
-from svcd.journal.journal import Journal, is_in_use, open_journal
+from svcd.journal.entries import JournalBinding
+from svcd.journal.journal import Journal, is_daemon_running, open_journal
 from svcd.journal.result_files import MAX_ROW_BYTES, ResultFiles
 from tests.support.fakes.market import Market
 
@@ -51,20 +51,24 @@ async def test_journal_survives_a_restart_without_ended_jobs(tmp_path: Path) -> 
         await journal.record_failing(second.job_id, "undecryptable")
         await journal.record_end(third.job_id, "settled")
     async with opened(tmp_path) as journal:
-        live = {entry.job: entry for entry in await journal.read_live()}
+        live = {entry.job: entry for entry in await journal.read_live_entries()}
         assert {job.job_id for job in live} == {first.job_id, second.job_id}
         assert (live[first].state, live[first].completion_tok, live[first].result_length) == ("sealed", 5, 6)
         assert (live[second].state, live[second].reason) == ("failing", "undecryptable")
         assert await journal.open_result(first.job_id) == b"result"
-        assert await journal.find_unknown([first.job_id, third.job_id, b"n" * 32]) == {b"n" * 32}
-        assert await journal.read_failed() == set()
+        assert await journal.find_unknown_jobs([first.job_id, third.job_id, b"n" * 32]) == {b"n" * 32}
+        assert await journal.read_failed_ids() == set()
 
 
 async def test_journal_of_another_wallet_or_market_is_refused(tmp_path: Path) -> None:
-    home = Home(1, "0x01", "0xaa")
+    home = JournalBinding(1, "0x01", "0xaa")
     async with opened(tmp_path) as journal:
         await journal.bind_to_market(home)
-    for other in (Home(2, "0x01", "0xaa"), Home(1, "0x02", "0xaa"), Home(1, "0x01", "0xbb")):
+    for other in (
+        JournalBinding(2, "0x01", "0xaa"),
+        JournalBinding(1, "0x02", "0xaa"),
+        JournalBinding(1, "0x01", "0xbb"),
+    ):
         async with opened(tmp_path) as journal:
             with pytest.raises(Fatal, match=r"wallet 0xaa, not to chain .*: set another state_directory"):
                 await journal.bind_to_market(other)
@@ -100,7 +104,7 @@ async def test_finished_job_is_not_reclaimed_but_failed_claim_is(
         await journal.record_claimed(taken.job_id)
         assert [await journal.record_claiming(job, "m") for job in (sealed, lost, taken)] == [False, True, True]
         assert await journal.open_result(sealed.job_id) == b"result"
-        assert [await journal.read_state(job.job_id) for job in (sealed, lost)] == ["sealed", "claiming"]
+        assert [await journal.read_job_state(job.job_id) for job in (sealed, lost)] == ["sealed", "claiming"]
 
 
 async def test_writers_at_once_share_commits(tmp_path: Path) -> None:
@@ -117,7 +121,7 @@ async def test_writers_at_once_share_commits(tmp_path: Path) -> None:
             for job in jobs:
                 nursery.start_soon(journal.record_claiming, job, "m")
         journal._connection.set_trace_callback(None)
-        assert len(await journal.read_live()) == 50
+        assert len(await journal.read_live_entries()) == 50
     assert commits < 10
 
 
@@ -134,7 +138,7 @@ async def test_disk_that_refuses_is_waited_for_and_the_journal_says_so(tmp_path:
             full.execute("rollback")
             full.close()
         assert journal.is_working
-        assert len(await journal.read_live()) == 1
+        assert len(await journal.read_live_entries()) == 1
 
 
 async def test_wrong_entry_fails_only_its_writer(tmp_path: Path) -> None:
@@ -148,14 +152,14 @@ async def test_wrong_entry_fails_only_its_writer(tmp_path: Path) -> None:
 
     async with opened(tmp_path) as journal:
         with trio.fail_after(60):
-            async with trio.open_nursery() as nursery, journal._turn:  # the writes share a commit
+            async with trio.open_nursery() as nursery, journal._lock:  # the writes share a commit
                 for job in jobs:
                     nursery.start_soon(journal.record_claiming, job, "m")
                 await wait_all_tasks_blocked()
                 nursery.start_soon(write_wrong_value)
                 await wait_all_tasks_blocked()
         assert len(refused) == 1
-        assert len(await journal.read_live()) == 3
+        assert len(await journal.read_live_entries()) == 3
 
 
 async def test_ended_jobs_are_forgotten_when_irrelevant(tmp_path: Path) -> None:
@@ -164,10 +168,10 @@ async def test_ended_jobs_are_forgotten_when_irrelevant(tmp_path: Path) -> None:
         for job in (ended, live):
             await journal.record_claiming(job, "m")
         await journal.record_end(ended.job_id, "failed", "undecryptable")
-        assert await journal.read_failed() == {ended.job_id}
+        assert await journal.read_failed_ids() == {ended.job_id}
     clock.now += 4 * 86_400
     async with opened(tmp_path, clock) as journal:
-        assert await journal.find_unknown([ended.job_id, live.job_id]) == {ended.job_id}
+        assert await journal.find_unknown_jobs([ended.job_id, live.job_id]) == {ended.job_id}
 
 
 async def test_a_daemon_that_runs_for_long_forgets_as_well(
@@ -180,7 +184,7 @@ async def test_a_daemon_that_runs_for_long_forgets_as_well(
         nursery.start_soon(journal.run_cleanup)
         clock.now += 4 * 86_400
         await trio.sleep(4000)
-        assert await journal.read_state(ended.job_id) is None
+        assert await journal.read_job_state(ended.job_id) is None
         nursery.cancel_scope.cancel()
 
 
@@ -217,7 +221,7 @@ async def test_times_for_signing_only_grow(tmp_path: Path) -> None:
         assert await journal.next_signing_time("asks") == first + 1
         assert await journal.next_signing_time("others") == first - 100
     async with opened(tmp_path, clock) as journal:
-        assert await journal.next_signing_time("asks", skip=10) == first + 12
+        assert await journal.next_signing_time("asks", skip_s=10) == first + 12
 
 
 async def test_cancelled_writer_does_not_leave_half_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +237,7 @@ async def test_cancelled_writer_does_not_leave_half_a_commit(tmp_path: Path, mon
         with trio.CancelScope() as writing, monkeypatch.context() as patched:
             patched.setattr(trio.to_thread, "run_sync", cancelled_before)
             await journal.record_claiming(job, "m")
-        assert await journal.read_state(job.job_id) == "claiming"
+        assert await journal.read_job_state(job.job_id) == "claiming"
 
 
 def results_in(directory: Path) -> ResultFiles:
@@ -288,7 +292,7 @@ async def test_orphaned_result_files_are_removed(
     results_in_use.store(b"\x0b", b"another")
     (tmp_path / "results" / "0c.partial").write_bytes(b"half")
     again = ResultFiles(tmp_path / "results")
-    again.keep_only([b"\x0a"])
+    again.delete_except([b"\x0a"])
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["0a"]
     assert again.has(b"\x0a")
 
@@ -308,24 +312,24 @@ async def test_step_of_a_job_is_its_state_at_once(tmp_path: Path) -> None:
         assert journal.is_working
         await journal.record_claiming(job, "m")
         await journal.record_claimed(job.job_id)
-        assert await journal.read_state(job.job_id) == "claimed"
+        assert await journal.read_job_state(job.job_id) == "claimed"
         await journal.record_sealed(job.job_id, 5, b"result")
         await journal.record_upload(job.job_id, "bafk")
         await journal.record_adopted(adopted, "other")
-        live = {entry.job: entry for entry in await journal.read_live()}
+        live = {entry.job: entry for entry in await journal.read_live_entries()}
         assert (live[job].state, live[job].result_cid) == ("sealed", "bafk")
         assert (live[adopted].state, live[adopted].model) == ("claimed", "other")
-        assert await journal.read_state(b"n" * 32) is None
+        assert await journal.read_job_state(b"n" * 32) is None
 
 
 async def test_owner_is_known_by_how_its_jobs_ended(tmp_path: Path) -> None:
     paid = a_job()
     async with opened(tmp_path) as journal:
-        assert (await journal.read_owner(paid.owner)).settled == 0
+        assert (await journal.read_owner_record(paid.owner)).settled == 0
         await journal.record_claiming(paid, "m")
         await journal.record_end(paid.job_id, "settled")
-        assert (await journal.read_owner(paid.owner)).settled == 1
-        assert (await journal.read_owner(b"\x0e" * 20)).settled == 0
+        assert (await journal.read_owner_record(paid.owner)).settled == 1
+        assert (await journal.read_owner_record(b"\x0e" * 20)).settled == 0
 
 
 async def test_number_that_was_noted_only_grows_and_is_0_before(tmp_path: Path) -> None:
@@ -345,14 +349,14 @@ async def test_signing_time_stays_acceptable(ahead: int, given: int, tmp_path: P
 
 async def test_state_directory_belongs_to_one_daemon(tmp_path: Path) -> None:
     state = tmp_path / "below" / "state"
-    assert not is_in_use(state)
+    assert not is_daemon_running(state)
     async with opened(state):
-        assert is_in_use(state)
+        assert is_daemon_running(state)
         with pytest.raises(Fatal, match="another svcd runs on the state directory"):
             async with opened(state):
                 pass
-        assert is_in_use(state)
-    assert not is_in_use(state)
+        assert is_daemon_running(state)
+    assert not is_daemon_running(state)
     assert stat.S_IMODE((state / "results").stat().st_mode) == 0o700
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(Fatal, match="cannot be used"):

@@ -10,7 +10,7 @@ import pytest
 
 from common.daemon.process import Fatal
 from svcd.journal import entries
-from svcd.journal.journal import JOURNAL_FILE, _commit, is_in_use, open_journal
+from svcd.journal.journal import JOURNAL_FILE, _commit, is_daemon_running, open_journal
 
 
 def open_files(below: Path) -> list[str]:
@@ -24,10 +24,10 @@ async def test_closed_journal_keeps_no_file_open(tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == 0o600
         assert stat.S_IMODE((tmp_path / "results").stat().st_mode) == 0o700
         held = open_files(tmp_path)
-        assert is_in_use(tmp_path)
+        assert is_daemon_running(tmp_path)
         assert open_files(tmp_path) == held
     assert open_files(tmp_path) == []
-    assert not is_in_use(tmp_path)
+    assert not is_daemon_running(tmp_path)
     assert open_files(tmp_path) == []
 
 
@@ -83,7 +83,7 @@ def test_jobs_are_counted_by_state_and_reason(tmp_path: Path) -> None:
     )
     for number, ended in enumerate([("failed", "why"), ("failed", "why"), ("settled", None)]):
         connection.execute(insert, (bytes([number]) * 32, *ended))
-    assert entries.read_counts(connection) == {("failed", "why"): 2, ("settled", None): 1}
+    assert entries.read_job_counts(connection) == {("failed", "why"): 2, ("settled", None): 1}
     connection.close()
 
 

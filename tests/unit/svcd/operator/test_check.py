@@ -127,7 +127,7 @@ CASES = {
     ),
     "load cannot be read": Case(
         "load of demo/text",
-        f"{ABSENT} gives no reading",
+        f"no load could be read from {ABSENT}",
         {"models": (attrs.evolve(TEXT, load=read_probe({"kind": "prometheus", "url": ABSENT})),)},
     ),
 }
@@ -217,11 +217,15 @@ async def test_node_of_ones_own_vouches_for_contracts_listing_and_key(tmp_path: 
 @pytest.mark.parametrize(
     ("changed", "row", "words"),
     [
-        ({"chain_id": 1}, "node", "follows chain 1: rpc_url must name a node of chain 31337"),
-        ({"status": 503}, "node", "answered 503, so claimed jobs would be failed: correct rpc_url"),
+        ({"chain_id": 1}, "node", "follows chain 1: set rpc_url to a node of chain 31337"),
+        (
+            {"status": 503},
+            "node",
+            "answered 503; claimed jobs cannot be verified, so svcd would fail them: correct rpc_url",
+        ),
         ({"no_code": BOOK.ask_registry}, "contracts", f"SVC Asks at {hex_of(BOOK.ask_registry)} has no code"),
         ({"separator": bytes(32)}, "contracts", "has another signing domain: get the market's address book"),
-        ({"provider_id": 0}, "on the chain", "is not a provider: register it"),
+        ({"provider_id": 0}, "on the chain", "is not registered as a provider: register it"),
         ({"listed": False}, "on the chain", "not listed: ask the market's admin"),
         ({"box_key": b"\x05" * 32}, "key on the chain", f"has 0x{'05' * 32}, but the configured key is"),
         ({"box_key": bytes(32)}, "key on the chain", "has none, but the configured key is"),
@@ -239,7 +243,7 @@ async def test_differing_chain_state_fails_with_a_remedy(
 async def test_check_without_a_node_names_unverified_facts(tmp_path: Path) -> None:
     (row,) = [each for each in await examined(Market(lambda: START), tmp_path) if each.what == "node"]
     assert row.result is CheckResult.UNKNOWN
-    assert "not verified on the chain, only reported by the coordinator" in row.detail
+    assert "reported by the coordinator, and not verified on the chain" in row.detail
 
 
 async def test_correct_setup_passes_every_row(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ async def test_jobs_are_counted_by_day_model_and_outcome(market: Market, tmp_pat
         (YESTERDAY, "demo/image"): (1, 40, 2001, 2000, 61, 0, 0),
         (TODAY, "demo/text"): (1, 40, 2001, 2000, 61 + 2 * 2102, 1, 1),
     }
-    assert found.reputation is None
+    assert found.reputation_changes is None
     table = earnings_table(found)
     assert f"{TODAY}  demo/text         1  0.00004  0.002001  0.004265       1          1" in table
     assert "in all" in table
@@ -160,7 +160,7 @@ async def test_node_tells_the_chains_own_amounts_and_reputation_by_day(market: M
     found = await told(market, tmp_path, history)
     row = found.rows[TODAY, "demo/text"]
     assert (row.earned, row.fees, row.refunded) == (33, 3, 99 + 2 * 2102)
-    assert found.reputation == {YESTERDAY: 5, TODAY: -120}
+    assert found.reputation_changes == {YESTERDAY: 5, TODAY: -120}
     assert f"reputation 500 ({YESTERDAY} +5, {TODAY} -120)" in earnings_table(found)
     assert history.ranges[-1] <= 10  # the node's limit
 

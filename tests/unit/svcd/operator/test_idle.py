@@ -8,13 +8,20 @@ import pytest
 from svcd.backends.discount import AskRates
 from svcd.coordinator.client import PostedAsk
 from svcd.operator.page.idle import DaemonState, ModelState, PricePosition, idle_reasons, price_positions
-from svcd.stages.health import Hold
+from svcd.stages.health import ClaimHold
 from tests.unit.svcd.stages.running import model_for
 
 MODEL = ModelState("demo/text-small", True, 4, 0, 4, 0.0, 0, False, 5.0, 725.0)
 PRICE = PricePosition("demo/text-small", 3600, 10, 20, 3, 4, 5, 9)
 IDLE = DaemonState(
-    connected=True, problem=None, holds=(), granted=4, listed=True, up_s=4000.0, models=(MODEL,), prices=(PRICE,)
+    connected=True,
+    problem=None,
+    claim_holds=(),
+    granted=4,
+    listed=True,
+    uptime_s=4000.0,
+    models=(MODEL,),
+    prices=(PRICE,),
 )
 
 
@@ -34,7 +41,7 @@ def test_price_and_silence_explain_a_sound_daemon() -> None:
     ("changed", "expected"),
     [
         ({"connected": False}, "the coordinator has not answered since the start"),
-        ({"holds": (Hold("box_key", "the box key is 0x1, the registry has 0x2"),)}, "box key differs"),
+        ({"claim_holds": (ClaimHold("box_key", "the box key is 0x1, the registry has 0x2"),)}, "box key differs"),
         ({"problem": "the journal cannot be read or written"}, "the journal cannot be read or written"),
         ({"listed": False}, "this provider is not listed"),
         ({"granted": 0}, "the market grants this provider no slots"),
@@ -51,9 +58,9 @@ def test_reason_of_the_whole_daemon_hides_those_of_models(changed: dict[str, Any
         ({"circuit_open": True}, ["the backend of demo/text-small failed 3 jobs in a row"]),
         ({"load": 0.9}, ["the backend of demo/text-small is fully loaded by other work"]),
         ({"held": 1}, []),
-        ({"last_orders_s": 30.0}, []),
+        ({"seconds_since_orders": 30.0}, []),
         (
-            {"last_orders_s": None},
+            {"seconds_since_orders": None},
             [
                 "priced above 3 of 4 competitors on demo/text-small in the window of 1 hour",
                 "no orders for 1 hour on demo/text-small since the start",
@@ -66,9 +73,11 @@ def test_reason_of_one_model(changed: dict[str, Any], expected: list[str]) -> No
 
 
 def test_held_back_model_is_named_and_does_not_hide_the_others() -> None:
-    hold = Hold("backend", "other: the backend does not answer: start the backend, or correct its address", "other")
+    hold = ClaimHold(
+        "backend", "other: the backend does not answer: start the backend, or correct its address", "other"
+    )
     both = attrs.evolve(
-        IDLE, models=(attrs.evolve(MODEL, name="other"), MODEL), holds=(hold,), problem=hold.detail, prices=()
+        IDLE, models=(attrs.evolve(MODEL, name="other"), MODEL), claim_holds=(hold,), problem=hold.detail, prices=()
     )
     assert said(both) == ["model server does not answer", "no orders for 12 minutes on demo/text-small"]
 

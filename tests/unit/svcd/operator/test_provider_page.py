@@ -52,7 +52,7 @@ def page_of(one: Running, checks: Checks) -> ProviderPage:
 
 async def state_of(page: ProviderPage) -> dict[str, Any]:
     await trio.sleep(1)  # the state is a second old at most
-    found: dict[str, Any] = json.loads(await page.state())
+    found: dict[str, Any] = json.loads(await page.state_json())
     return found
 
 
@@ -117,7 +117,7 @@ async def test_market_is_read_once_a_minute_and_only_for_a_page(
             for _ in range(100):
                 async with trio.open_nursery() as pages:
                     for _ in range(20):
-                        pages.start_soon(page.state)
+                        pages.start_soon(page.state_json)
                 await trio.sleep(3)
             assert 5 <= checks.made <= 6  # in 300 seconds
             state = await state_of(page)
@@ -138,7 +138,7 @@ async def test_requests_that_arrive_together_share_one_state(
         found: list[bytes] = []
 
         async def ask() -> None:
-            found.append(await page.state())
+            found.append(await page.state_json())
 
         async with trio.open_nursery() as pages:
             for _ in range(50):
@@ -153,13 +153,13 @@ async def test_failing_market_is_a_wrong_check_and_reading_goes_on(
     async with running(market, tmp_path) as one:
         page = page_of(one, checks)
         async with shown(page):
-            await page.state()
+            await page.state_json()
             await trio.sleep(5)
             (row,) = (await state_of(page))["market"]["checks"]
             assert (row["what"], row["result"], row["detail"]) == ("market", "WRONG", "connection refused")
             checks.fault = None
             await trio.sleep(120)
-            await page.state()
+            await page.state_json()
             await trio.sleep(70)
             assert (await state_of(page))["market"]["listed"] is True
 
@@ -188,12 +188,12 @@ async def test_names_of_other_sites_get_nothing(autojump_clock: MockClock, marke
     async with running(market, tmp_path) as one:
         page = page_of(one, Checks())
         for path in ("/", STATE_PATH):
-            rebound = await page.page(path, "attacker.example:9403")
-            own = await page.page(path, "127.0.0.1:9403")
+            rebound = await page.get_page(path, "attacker.example:9403")
+            own = await page.get_page(path, "127.0.0.1:9403")
             assert rebound is not None
             assert own is not None
             assert (rebound.status, own.status) == (421, 200)
-        assert await page.page("/other", "127.0.0.1:9403") is None
+        assert await page.get_page("/other", "127.0.0.1:9403") is None
 
 
 @pytest.mark.parametrize(

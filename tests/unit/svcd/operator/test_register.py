@@ -143,7 +143,7 @@ async def test_registration_is_priced_sent_and_explained(node: Node, tmp_path: P
 @pytest.mark.parametrize("how", [{"dry_run": True}, {"yes": False}])
 async def test_nothing_is_sent_that_was_not_wanted(how: dict[str, Any], node: Node, tmp_path: Path) -> None:
     said = await ran(node, tmp_path, **how)
-    assert said[-1] == "the registration was simulated, but not sent (--yes sends it)"
+    assert said[-1] == "the registration was simulated, but not sent (send it with --yes)"
     assert node.raw == []
 
 

@@ -18,10 +18,10 @@ from svcd.backends.load_settings import PrometheusSettings
 from svcd.backends.servers import ServedModels
 from svcd.backends.settings import OpenAISettings
 from svcd.config import DaemonConfig, read_config
+from svcd.operator.config_text import SetupOptions
 from svcd.operator.discovery import ModelServer
 from svcd.operator.market_lookup import ReportedMarket, read_market
-from svcd.operator.setup import Dialogue, ask_at_terminal, set_up
-from svcd.operator.written_config import SetupOptions
+from svcd.operator.setup import Dialogue, prompt_at_terminal, set_up
 from tests.support.fakes.market import BOOK, GATEWAY, START, URL, Market
 
 VLLM = ModelServer(
@@ -149,7 +149,7 @@ def test_flags_answer_every_question(init: Init, tmp_path: Path) -> None:
 
 
 def test_slots_are_what_the_servers_run_at_a_time(init: Init, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    server = attrs.evolve(VLLM, parallel=5)
+    server = attrs.evolve(VLLM, parallel_requests=5)
 
     async def found() -> list[ModelServer]:
         return [server]
@@ -223,7 +223,7 @@ def test_only_model_of_a_market_and_a_server_belong_together(init: Init, market:
     [
         ({"coordinator": "market"}, "'market' must be an http:// or https:// address"),
         ({"models": ("demo/none",)}, "the market has no model 'demo/none'; it has demo/text, demo/image"),
-        ({"models": ("demo/text=none",)}, "demo/text: no server has 'none'; the servers are vLLM at http"),
+        ({"models": ("demo/text=none",)}, "demo/text: no server has a model 'none'; the servers are vLLM at http"),
         ({"servers": ("http://127.0.0.1:1",)}, "no list of models at http://127.0.0.1:1: start the model server"),
         ({"wallet": "/none/such"}, "/none/such is not a file: the wallet must be `new`, `keystore` or the path"),
     ],
@@ -244,13 +244,13 @@ def test_market_that_tells_no_gateway_is_asked_for_one(init: Init, market: Marke
 
 def test_without_a_terminal_defaults_apply(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
-    assert ask_at_terminal("prices", "100", "--price-percent") == "100"
+    assert prompt_at_terminal("prices", "100", "--price-percent") == "100"
     with pytest.raises(Fatal, match="--coordinator must be given: there is no terminal to prompt at"):
-        ask_at_terminal("address", None, "--coordinator")
+        prompt_at_terminal("address", None, "--coordinator")
 
 
 def test_terminal_is_asked_until_there_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     typed = iter(["", " http://c "])
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda _: next(typed))
-    assert ask_at_terminal("address", None, "--coordinator") == "http://c"
+    assert prompt_at_terminal("address", None, "--coordinator") == "http://c"

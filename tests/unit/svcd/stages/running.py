@@ -44,11 +44,11 @@ class Backend:
     up: bool = True
     unknown: str | None = None  # error for an unknown model name
 
-    async def run(self, work: ModelWork, deltas: OnDelta | None = None) -> WorkOutput:
+    async def run(self, work: ModelWork, on_delta: OnDelta | None = None) -> WorkOutput:
         self.ran.append(work)
         await trio.lowlevel.checkpoint()
-        if self.stream is not None and deltas is not None:
-            return await self.stream(work, deltas)
+        if self.stream is not None and on_delta is not None:
+            return await self.stream(work, on_delta)
         if self.act is not None:
             return await self.act(work)
         return WorkOutput(work.input, 10, {"units": 10})

@@ -8,7 +8,7 @@ import attrs
 import trio
 
 from common.messages.jobs import Order
-from svcd.coordinator.op_signer import Body
+from svcd.coordinator.op_signer import RequestBody
 from svcd.coordinator.outcomes import (
     ChainRefused,
     CoordinatorRefusal,
@@ -20,7 +20,7 @@ from svcd.coordinator.outcomes import (
 )
 from svcd.journal.book_row import Job
 from svcd.journal.held_job import ClaimedJob, PendingClaim, SealedJob
-from svcd.stages.op_lookup import IndexedState, LookupResult
+from svcd.stages.job_lookup import IndexedState, LookupResult
 from tests.support.fakes.market import START, Market
 
 MINED, REVERTED = OpMined("0xab", succeeded=True), OpMined("0xab", succeeded=False)
@@ -41,7 +41,7 @@ class World:
     standings: list[IndexedState] = attrs.field(factory=lambda: ["held"])
     claimed_at: float | None = None  # from the chain, when it differs from the known time
     takes: float = 0.0  # seconds until an answer
-    sent: list[tuple[float, Body, float, bool]] = attrs.field(factory=list)
+    sent: list[tuple[float, RequestBody, float, bool]] = attrs.field(factory=list)
     asked: list[tuple[Any, ...]] = attrs.field(factory=list)
     ends: list[tuple[Any, ...]] = attrs.field(factory=list)
     relayed_in: list[float] = attrs.field(factory=list)
@@ -54,7 +54,7 @@ class World:
         return [when for when, *_ in self.sent]
 
     @property
-    def claims(self) -> list[tuple[float, float, Body]]:
+    def claims(self) -> list[tuple[float, float, RequestBody]]:
         return [(when, give_up_at, op) for when, op, give_up_at, _ in self.sent if "claimed" in op]
 
     @property
@@ -82,7 +82,7 @@ class World:
 class Coordinator:
     world: World
 
-    async def send_op(self, op: Body, give_up_at: float, *, resend: bool = True) -> Any:
+    async def send_op(self, op: RequestBody, give_up_at: float, *, resend: bool = True) -> Any:
         world = self.world
         world.sent.append((world.now, op, give_up_at - world.began, resend))
         await trio.sleep(world.takes)
@@ -90,7 +90,7 @@ class Coordinator:
         world.outcomes = later or [outcome]
         return outcome
 
-    async def upload(self, content: bytes, give_up_at: float) -> Any:
+    async def upload_result(self, content: bytes, give_up_at: float) -> Any:
         return await self.send_op({"uploaded": content}, give_up_at)
 
 
@@ -98,13 +98,13 @@ class Coordinator:
 class Signer:
     world: World
 
-    def sign_settle(self, job_id: bytes, completion_tok: int, issued_at: int) -> Body:
+    def sign_settle(self, job_id: bytes, completion_tok: int, issued_at: int) -> RequestBody:
         return {"job": job_id, "tok": completion_tok, "at": issued_at}
 
-    def sign_fail(self, job_id: bytes, issued_at: int) -> Body:
+    def sign_fail(self, job_id: bytes, issued_at: int) -> RequestBody:
         return {"job": job_id, "at": issued_at}
 
-    def sign_claim(self, job_id: bytes, order: Order, issued_at: int) -> Body:
+    def sign_claim(self, job_id: bytes, order: Order, issued_at: int) -> RequestBody:
         return {"claimed": job_id, "at": issued_at}
 
 
@@ -134,10 +134,10 @@ class Timings:
 class Lookups:
     world: World
 
-    async def find(self, held: ClaimedJob) -> LookupResult:
+    async def look_up(self, held: ClaimedJob) -> LookupResult:
         return self._found(held, "of", held)
 
-    async def find_after(self, outcome: OpOutcome, held: ClaimedJob) -> LookupResult:
+    async def look_up_after(self, outcome: OpOutcome, held: ClaimedJob) -> LookupResult:
         return self._found(held, "after", outcome, held)
 
     def _found(self, held: ClaimedJob, *asked: Any) -> LookupResult:
@@ -145,9 +145,9 @@ class Lookups:
         world.asked.append(asked)
         standing = world.standings.pop(0) if len(world.standings) > 1 else world.standings[0]
         if standing == "open" and held.was_claimed:
-            held = held.with_window_of(trio.current_time())
+            held = held.with_window_from(trio.current_time())
         elif standing == "held" and world.claimed_at is not None:
-            held = held.with_window_of(world.began + world.claimed_at)
+            held = held.with_window_from(world.began + world.claimed_at)
         return LookupResult(standing, held)
 
 
@@ -201,12 +201,16 @@ class Ends:
         self.world.ends.append(("left", held, reason))
 
 
-def held(*, sla_secs: float = SLA, sla_ends: float = SLA, ahead: bool = False) -> ClaimedJob:
+def held(*, sla_secs: float = SLA, window_ends_at: float = SLA, ahead: bool = False) -> ClaimedJob:
     market = Market(lambda: START)
     job = attrs.evolve(Job.read(market.jobs[market.post()]), sla_secs=int(sla_secs))
     slot: Any = None
     return ClaimedJob(
-        job, "m", slot, trio.current_time() + sla_ends, ahead=PendingClaim(1, lambda: None) if ahead else None
+        job,
+        "m",
+        slot,
+        trio.current_time() + window_ends_at,
+        pending_claim=PendingClaim(1, lambda: None) if ahead else None,
     )
 
 

@@ -80,7 +80,7 @@ async def test_restart_repeats_no_finished_item(autojump_clock: MockClock, marke
     second = Backend(echo)
     async with start(backend=second) as running:
         assert await running.end_of(job) == ("settled", None)
-        assert [work.item for work in second.ran] == [3]
+        assert [work.item_number for work in second.ran] == [3]
         failed = ItemResult("failed", "id word 4", error_code="media_input_refused")
         assert results_of(running, job) == (*map(completed, words(4)), failed, completed("word 5"))
 
@@ -102,7 +102,7 @@ async def test_restart_in_the_margin_settles_finished_items(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     async def act(work: ModelWork) -> WorkOutput:
-        if work.item:
+        if work.item_number:
             await trio.sleep_forever()
         return await echo(work)
 
@@ -119,7 +119,7 @@ async def test_restart_in_the_margin_settles_finished_items(
 
 async def test_stopping_settles_what_is_finished(autojump_clock: MockClock, market: Market, start: Start) -> None:
     async def act(work: ModelWork) -> WorkOutput:
-        if work.item:
+        if work.item_number:
             await trio.sleep(400)
         return await echo(work)
 

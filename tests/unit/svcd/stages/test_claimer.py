@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from common.api.states import JobState
 from common.messages.jobs import Order
 from svcd.base.errors import Unavailable
-from svcd.coordinator.op_signer import Body
+from svcd.coordinator.op_signer import RequestBody
 from svcd.coordinator.outcomes import (
     ChainRefused,
     CoordinatorRefusal,
@@ -24,8 +24,8 @@ from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.book_row import Job
 from svcd.journal.held_job import ClaimedJob, PendingClaim
 from svcd.stages.claimer import STALE_OP, Claimer
+from svcd.stages.job_lookup import JobLookup
 from svcd.stages.offers import Offer
-from svcd.stages.op_lookup import JobLookup
 from svcd.stages.pipeline import Pipeline
 from tests.support.fakes.market import START, Market
 from tests.unit.svcd.stages.running import count
@@ -52,7 +52,7 @@ class World:
     claimed_at: int = 0  # on the chain, in seconds after the world began
     takes: float = 0.0
     told: list[tuple[Any, ...]] = attrs.field(factory=list)
-    sent: list[tuple[str, Body, float]] = attrs.field(factory=list)
+    sent: list[tuple[str, RequestBody, float]] = attrs.field(factory=list)
     looked: list[float] = attrs.field(factory=list)
     began: float = attrs.field(factory=trio.current_time)
 
@@ -72,7 +72,7 @@ class World:
 
     def held(self, ahead: PendingClaim | None = None) -> ClaimedJob:
         slot: Any = Slot(self)
-        return ClaimedJob(self.job_, "m", slot, trio.current_time() + SLA, ahead=ahead)
+        return ClaimedJob(self.job_, "m", slot, trio.current_time() + SLA, pending_claim=ahead)
 
     def lookup(self) -> JobLookup:
         coordinator: Any = Coordinator(self)
@@ -84,13 +84,13 @@ class World:
 class Coordinator:
     world: World
 
-    async def send_op(self, op: Body, give_up_at: float) -> OpOutcome:
+    async def send_op(self, op: RequestBody, give_up_at: float) -> OpOutcome:
         return await self._answer("run", op, give_up_at)
 
-    async def store_op(self, op: Body, give_up_at: float) -> OpOutcome | OpStored:
+    async def store_op(self, op: RequestBody, give_up_at: float) -> OpOutcome | OpStored:
         return await self._answer("store", op, give_up_at)
 
-    async def _answer(self, how: str, op: Body, give_up_at: float) -> Any:
+    async def _answer(self, how: str, op: RequestBody, give_up_at: float) -> Any:
         world = self.world
         world.sent.append((how, op, give_up_at - world.began))
         await trio.sleep(world.takes)
@@ -99,7 +99,7 @@ class Coordinator:
             raise outcome
         return outcome
 
-    async def job(self, job_id: bytes) -> Job | None:
+    async def read_job(self, job_id: bytes) -> Job | None:
         world = self.world
         assert job_id == world.job_.job_id
         world.looked.append(world.since)
@@ -112,7 +112,7 @@ class Coordinator:
 
 
 class Signer:
-    def sign_claim(self, job_id: bytes, order: Order, issued_at: int) -> Body:
+    def sign_claim(self, job_id: bytes, order: Order, issued_at: int) -> RequestBody:
         return {"job": job_id, "at": issued_at}
 
 
@@ -182,10 +182,10 @@ class Journal:
 class Exclusions:
     world: World
 
-    def skip(self, job_id: bytes) -> None:
+    def exclude_briefly(self, job_id: bytes) -> None:
         self.world.told.append(("left for a while",))
 
-    def pause(self, model: str) -> None:
+    def pause_model(self, model: str) -> None:
         self.world.told.append(("paused", model))
 
 
@@ -194,7 +194,7 @@ class ToOpen:
     world: World
 
     async def send(self, due: float, held: ClaimedJob) -> None:
-        self.world.told.append(("to open", due - self.world.began, held.ahead))
+        self.world.told.append(("to open", due - self.world.began, held.pending_claim))
 
 
 def claimer(world: World, offers: Any = None) -> Claimer:
@@ -375,16 +375,16 @@ async def test_job_stands_as_the_index_says_where_it_is_ours(
     row: tuple[JobState, int] | str | None, standing: str, autojump_clock: MockClock
 ) -> None:
     world = World(rows=[row])
-    assert (await world.lookup().find(world.held())).state == standing
+    assert (await world.lookup().look_up(world.held())).state == standing
 
 
 async def test_expired_job_run_ahead_ends_only_if_claimed_before(autojump_clock: MockClock) -> None:
     """Otherwise the claim is pending, and its answer decides."""
     world, (ahead, _) = World(rows=[(CANCELLED, 0)]), permit()
-    job = attrs.evolve(world.held(), ahead=ahead)
-    assert (await world.lookup().find(job)).state == "unknown"
+    job = attrs.evolve(world.held(), pending_claim=ahead)
+    assert (await world.lookup().look_up(job)).state == "unknown"
     ahead.confirm()
-    assert (await world.lookup().find(job)).state == "ended"
+    assert (await world.lookup().look_up(job)).state == "ended"
 
 
 @pytest.mark.parametrize(("state", "begins"), [(OPEN, 100), (CLAIMED, 70)])
@@ -396,7 +396,7 @@ async def test_job_found_has_the_window_of_its_newest_claim(
     world = World(rows=[(state, US)], claimed_at=70)
     job = world.held()
     await trio.sleep(100)
-    assert (await world.lookup().find(job)).held.sla_ends == world.began + begins + SLA
+    assert (await world.lookup().look_up(job)).held.window_ends_at == world.began + begins + SLA
 
 
 @pytest.mark.parametrize("row", [(CLAIMED, US), (SETTLED, ANOTHER), None, "away"])
@@ -406,41 +406,41 @@ async def test_job_keeps_its_window_without_a_later_claim(
     world = World(rows=[row])
     job = world.held()
     await trio.sleep(100)
-    assert (await world.lookup().find(job)).held is job
+    assert (await world.lookup().look_up(job)).held is job
 
 
 @pytest.mark.parametrize("confirmed", [True, False])
 async def test_job_run_ahead_gets_no_window_before_its_claim(autojump_clock: MockClock, *, confirmed: bool) -> None:
     world, (ahead, _) = World(rows=[(OPEN, 0)]), permit()
-    job = attrs.evolve(world.held(), ahead=ahead)
+    job = attrs.evolve(world.held(), pending_claim=ahead)
     if confirmed:
         ahead.confirm()
     await trio.sleep(100)
-    assert (await world.lookup().find(job)).held.sla_ends == world.began + SLA + (100 if confirmed else 0)
+    assert (await world.lookup().look_up(job)).held.window_ends_at == world.began + SLA + (100 if confirmed else 0)
 
 
 @pytest.mark.parametrize("row", [(SETTLED, US), (CANCELLED, US)])
 async def test_lagging_index_is_waited_for(row: tuple[JobState, int], autojump_clock: MockClock) -> None:
     world = World(rows=[(CLAIMED, US), None, row])
-    found = await world.lookup().find_after(ChainRefused("NotClaimed"), world.held())
+    found = await world.lookup().look_up_after(ChainRefused("NotClaimed"), world.held())
     assert found.state == ("settled" if row[0] == SETTLED else "ended")
     assert world.looked == [0.0, 2.0, 4.0]
 
 
 async def test_open_index_confirms_a_missing_claim(autojump_clock: MockClock) -> None:
     world = World(rows=[None, (JobState.OPEN, 0)])
-    assert (await world.lookup().find_after(ChainRefused("NotClaimed"), world.held())).state == "open"
+    assert (await world.lookup().look_up_after(ChainRefused("NotClaimed"), world.held())).state == "open"
     assert world.looked == [0.0, 2.0]
 
 
 async def test_lagging_index_is_waited_for_at_most_a_minute(autojump_clock: MockClock) -> None:
     world = World(rows=[(CLAIMED, US)])
-    assert (await world.lookup().find_after(ChainRefused("NotClaimed"), world.held())).state == "held"
+    assert (await world.lookup().look_up_after(ChainRefused("NotClaimed"), world.held())).state == "held"
     assert world.looked == [2.0 * n for n in range(31)]
 
 
 @pytest.mark.parametrize("outcome", [ChainRefused("SlaExpired"), AWAY, REVERTED])
 async def test_index_is_believed_at_once_after_any_other_answer(outcome: OpOutcome, autojump_clock: MockClock) -> None:
     world = World(rows=[(CLAIMED, US)])
-    assert (await world.lookup().find_after(outcome, world.held())).state == "held"
+    assert (await world.lookup().look_up_after(outcome, world.held())).state == "held"
     assert world.looked == [0.0]

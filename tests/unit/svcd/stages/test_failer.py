@@ -51,17 +51,19 @@ async def test_fail_that_is_stale_sets_the_clock_and_is_sent_again(autojump_cloc
     assert world.ends == [("failed", job, "why")]
 
 
-@pytest.mark.parametrize(("sla_ends", "last"), [(90.0, 61.0), (0.0, 31.0)])
-async def test_fail_is_retried_until_the_sla_ends(autojump_clock: MockClock, sla_ends: float, last: float) -> None:
-    world, job = World([AWAY], ["unknown"]), held(sla_ends=sla_ends)
+@pytest.mark.parametrize(("window_ends_at", "last"), [(90.0, 61.0), (0.0, 31.0)])
+async def test_fail_is_retried_until_the_sla_ends(
+    autojump_clock: MockClock, window_ends_at: float, last: float
+) -> None:
+    world, job = World([AWAY], ["unknown"]), held(window_ends_at=window_ends_at)
     await failing(world)(FailingJob(job, "why"))
     assert world.ends == [("left", job, "why")]
     assert world.times == [when for when in (0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 61.0) if when <= last]
-    until = max(sla_ends, 60.0)
+    until = max(window_ends_at, 60.0)
     assert [give_up_at for _, _, give_up_at, _ in world.sent] == [min(until, when + 60.0) for when in world.times]
 
 
 async def test_last_fail_attempt_is_before_the_end(autojump_clock: MockClock) -> None:
     world = World([AWAY], ["unknown"])
-    await failing(world)(FailingJob(held(sla_ends=61.0), "why"))
+    await failing(world)(FailingJob(held(window_ends_at=61.0), "why"))
     assert world.times == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0]

@@ -18,9 +18,9 @@ MODEL = model_for("demo/text", {"text"})
 
 async def withheld(running: Running, market: Market, reason: str, words: str) -> None:
     """Check that no claim or poll is sent, and that the reason is reported."""
-    await running.until(lambda: running.daemon.health.holds is not None)
+    await running.until(lambda: running.daemon.health.claim_holds is not None)
     job = market.post()
-    await running.until(lambda: bool(running.daemon.health.holds))
+    await running.until(lambda: bool(running.daemon.health.claim_holds))
     polled = len(market.polls)
     await trio.sleep(60)
     assert len(market.polls) == polled

@@ -59,14 +59,14 @@ class World:
     items: dict[int, bytes] = attrs.field(factory=dict)  # in the journal
     began: float = attrs.field(factory=trio.current_time)  # all times here count from this one
 
-    def held(self, *, sla_ends: float = SLA, text: str = "hello", **changed: Any) -> ClaimedJob:
+    def held(self, *, window_ends_at: float = SLA, text: str = "hello", **changed: Any) -> ClaimedJob:
         """Return a job that was claimed at 0."""
         to = self.market.escrow.public if self.is_bid else self.market.box.public
         self.container = self.market.container(self.market.envelope({"input": text}).encode(), to)
         terms = {"designated": "0" if self.is_bid else str(US), "sla_secs": str(int(SLA)), "units_in": "99999"}
         job = Job.read(self.market.jobs[self.market.post(self.container, **terms)])
         slot: Any = None
-        return ClaimedJob(job, "demo/text", slot, self.began + sla_ends, **changed)
+        return ClaimedJob(job, "demo/text", slot, self.began + window_ends_at, **changed)
 
     def opener(self, folder: Path, *, box: SecretKey | None = None, chain: bool = False) -> PayloadOpener:
         models = {"demo/text": model_for("demo/text", {"text"}, margin_seconds=MARGIN)}
@@ -97,7 +97,7 @@ class Escrow:
 
     world: World
 
-    async def release(self, body: dict[str, Any], until: float) -> Any:
+    async def release_key(self, body: dict[str, Any], until: float) -> Any:
         world = self.world
         world.asked.append((trio.current_time() - world.began, until - world.began, body))
         told = world.answers.pop(0) if len(world.answers) > 1 else world.answers[0]
@@ -123,7 +123,7 @@ class Clock:
     def now(self) -> int:
         return int(trio.current_time() - self.world.began)
 
-    def wall(self) -> float:
+    def unix_time(self) -> float:
         return trio.current_time() - self.world.began
 
 
@@ -224,21 +224,21 @@ async def test_payload_becomes_work_that_names_its_order(
 
 async def test_opening_continues_until_the_run_must_start(tmp_path: Path, autojump_clock: MockClock) -> None:
     world = World()
-    await world.opener(tmp_path).step(world.held(sla_ends=MARGIN + 1))
+    await world.opener(tmp_path).step(world.held(window_ends_at=MARGIN + 1))
     assert world.fetched_until == [1.0]
     late = World()
-    failure = await failure_of(late, late.opener(tmp_path), late.held(sla_ends=MARGIN))
-    again = await failure_of(late, late.opener(tmp_path), late.held(sla_ends=MARGIN, recovered=True))
+    failure = await failure_of(late, late.opener(tmp_path), late.held(window_ends_at=MARGIN))
+    again = await failure_of(late, late.opener(tmp_path), late.held(window_ends_at=MARGIN, recovered=True))
     assert (failure.reason, again.reason, late.fetched_until) == ("deadline_wait", "claim_expired", [])
 
 
 async def test_stored_answers_are_opened_in_half_of_the_margin(tmp_path: Path, autojump_clock: MockClock) -> None:
     world = World(items={0: b"answer"})
-    await world.opener(tmp_path).step(world.held(sla_ends=MARGIN, recovered=True))
+    await world.opener(tmp_path).step(world.held(window_ends_at=MARGIN, recovered=True))
     [(_, opened)] = world.ran
     assert (world.fetched_until, opened.work.deadline) == ([MARGIN / 2], world.began)
     late = World(items={0: b"answer"})
-    failure = await failure_of(late, late.opener(tmp_path), late.held(sla_ends=MARGIN / 2, recovered=True))
+    failure = await failure_of(late, late.opener(tmp_path), late.held(window_ends_at=MARGIN / 2, recovered=True))
     assert (failure.reason, late.fetched_until) == ("claim_expired", [])
 
 
@@ -276,7 +276,7 @@ async def test_claim_missing_on_the_chain_fails_the_job(
 
 async def test_job_run_ahead_is_checked_once_claimed(tmp_path: Path, autojump_clock: MockClock) -> None:
     world, ahead = World(), PendingClaim(1, lambda: None)
-    opener, held = world.opener(tmp_path, chain=True), world.held(ahead=ahead)
+    opener, held = world.opener(tmp_path, chain=True), world.held(pending_claim=ahead)
     await opener.step(held)
     assert world.looked == []
     ahead.confirm()

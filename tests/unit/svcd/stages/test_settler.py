@@ -116,7 +116,7 @@ async def test_temporary_failure_is_retried_until_the_sla_ends(
     autojump_clock: MockClock, outcome: OpOutcome, reason: str
 ) -> None:
     world = World([outcome])
-    assert await failure_of(world, sealed(held(sla_ends=35.0))) == reason
+    assert await failure_of(world, sealed(held(window_ends_at=35.0))) == reason
     assert world.times == [0.0, 1.0, 3.0, 7.0, 15.0, 25.0]  # at 25 s, the next look would fall on the end of the SLA
     assert world.stale == (5 if outcome == STALE_OP else 0)
 
@@ -145,7 +145,7 @@ async def test_stale_settle_is_signed_again(
 
 @pytest.mark.parametrize("reason", ["NotClaimed", "UnknownJob"])
 async def test_reorged_claim_is_awaited_while_it_can_return(autojump_clock: MockClock, reason: str) -> None:
-    world, job = World([ChainRefused(reason)], ["unknown"]), held(sla_secs=SLA, sla_ends=SLA)
+    world, job = World([ChainRefused(reason)], ["unknown"]), held(sla_secs=SLA, window_ends_at=SLA)
     assert await failure_of(world, sealed(job)) == f"settle_{reason}"
     last = world.times[-1]
     assert CLAIM_LIFETIME_S <= last < CLAIM_LIFETIME_S + 10  # claimed at 0
@@ -180,8 +180,8 @@ async def test_job_run_ahead_is_reclaimed_after_its_claims_block(
 ) -> None:
     """Before that, the first claim is pending, and its answer decides."""
     world, job = World([*[NOT_CLAIMED] * 8, MINED], ["open"]), held(ahead=True)
-    if job.ahead is not None and confirmed:
-        job.ahead.confirm()
+    if job.pending_claim is not None and confirmed:
+        job.pending_claim.confirm()
     await settling(world)(sealed(job))
     assert [when for when, *_ in world.claims] == claims
 
@@ -196,20 +196,20 @@ async def test_open_job_ends_at_its_expiry(
     autojump_clock: MockClock,
 ) -> None:
     world = World([NOT_CLAIMED], ["open"])
-    job = held(sla_secs=60, sla_ends=60)
+    job = held(sla_secs=60, window_ends_at=60)
     assert EXPIRES > CLAIM_LIFETIME_S
     assert await failure_of(world, sealed(job)) == "settle_NotClaimed"
     assert [when for when, *_ in world.claims] == [25.0 + 30 * n for n in range(120)]
     assert world.times[-1] == EXPIRES - 5.0  # the next look would come after the expiry
     pending = World([PENDING], ["open"])
-    assert await failure_of(pending, sealed(held(sla_secs=60, sla_ends=60))) == "settle_http_504"
+    assert await failure_of(pending, sealed(held(sla_secs=60, window_ends_at=60))) == "settle_http_504"
     assert pending.times[-1] == world.times[-1]
 
 
 async def test_each_claim_starts_its_own_window(autojump_clock: MockClock) -> None:
     """The window counts from when the job was last seen open, because the next claim is in a later block."""
     world = World([*[NOT_CLAIMED] * 12, AWAY], [*["open"] * 10, "held"])
-    assert await failure_of(world, sealed(held(sla_secs=60, sla_ends=30))) == "settle_transport_error"
+    assert await failure_of(world, sealed(held(sla_secs=60, window_ends_at=30))) == "settle_transport_error"
     settles = [(when, give_up_at) for when, op, give_up_at, _ in world.sent if "claimed" not in op]
     assert settles[:3] == [(0.0, 30.0), (1.0, 60.0), (3.0, 61.0)]
     assert settles[-1] == (115.0, 125.0)
@@ -218,14 +218,14 @@ async def test_each_claim_starts_its_own_window(autojump_clock: MockClock) -> No
 async def test_unseen_remined_claim_has_its_own_window(autojump_clock: MockClock) -> None:
     """One look took longer than the first window."""
     world = World([AWAY, AWAY, MINED], ["unknown", "held"], claimed_at=50.0)
-    await settling(world)(sealed(held(sla_secs=60, sla_ends=4)))
+    await settling(world)(sealed(held(sla_secs=60, window_ends_at=4)))
     assert [give_up_at for *_, give_up_at, _ in world.sent] == [4.0, 4.0, 110.0]
     assert [how for how, *_ in world.ends] == ["settled"]
 
 
 async def test_open_job_does_not_shorten_the_window(autojump_clock: MockClock) -> None:
     world = World([AWAY, MINED], ["open"])
-    await settling(world)(sealed(held(sla_secs=60, sla_ends=90)))
+    await settling(world)(sealed(held(sla_secs=60, window_ends_at=90)))
     assert [give_up_at for *_, give_up_at, _ in world.sent] == [90.0, 90.0]
 
 
@@ -240,11 +240,11 @@ async def test_reverted_settle_is_signed_again(autojump_clock: MockClock, standi
 async def test_lapsed_upload_is_repeated_in_the_new_window(
     autojump_clock: MockClock,
 ) -> None:
-    world, job = World([NOT_CLAIMED, UNKNOWN_RESULT], ["open"]), held(sla_secs=60, sla_ends=60)
+    world, job = World([NOT_CLAIMED, UNKNOWN_RESULT], ["open"]), held(sla_secs=60, window_ends_at=60)
     await trio.sleep(5)
     await settling(world)(sealed(job, result=None, result_cid=CID))
     [(how, due, again, *_)] = world.ends
-    assert (how, due, again.sla_ends - world.began) == ("to upload", 65.0, 65.0)
+    assert (how, due, again.window_ends_at - world.began) == ("to upload", 65.0, 65.0)
 
 
 @pytest.mark.parametrize("outcome", [ChainRefused("TooManyUnits"), CoordinatorRefusal(403, "x")])

@@ -71,7 +71,7 @@ async def test_restart_repeats_no_answered_request_and_keeps_acks(
     autojump_clock: MockClock, market: Market, start: Start, owner: TabOwner
 ) -> None:
     async def hang_on_the_third(work: ModelWork) -> WorkOutput:
-        if work.item == 3:
+        if work.item_number == 3:
             await trio.sleep_forever()
         return await echo(work)
 
@@ -93,7 +93,7 @@ async def test_restart_repeats_no_answered_request_and_keeps_acks(
         await owner.until_answered(3)
         owner.acknowledge(3)
         assert await running.end_of(owner.job) == ("settled", None)
-        assert [work.item for work in second.ran] == [3]
+        assert [work.item_number for work in second.ran] == [3]
         assert [exchange.id for exchange in settled(running, owner).exchanges] == [1, 2, 3]
 
 
@@ -131,9 +131,9 @@ async def test_unanswered_request_is_joined_on_a_new_channel(
 ) -> None:
     go_on = trio.Event()
 
-    async def stream(work: ModelWork, deltas: Any) -> WorkOutput:
+    async def stream(work: ModelWork, on_delta: Any) -> WorkOutput:
         for word in ("one", "two", "three"):
-            deltas({"word": word})
+            on_delta({"word": word})
             if word == "two":
                 await go_on.wait()
         return await echo(work)
@@ -156,9 +156,9 @@ async def test_unanswered_request_is_joined_on_a_new_channel(
 async def test_chunks_are_grouped_and_tabs_share_posts(
     autojump_clock: MockClock, market: Market, start: Start, mailbox: MemoryMailbox
 ) -> None:
-    async def stream(work: ModelWork, deltas: Any) -> WorkOutput:
+    async def stream(work: ModelWork, on_delta: Any) -> WorkOutput:
         for number in range(100):
-            deltas({"n": number})
+            on_delta({"n": number})
             await trio.sleep(0.01)
         return await echo(work)
 
@@ -205,7 +205,7 @@ async def test_requests_beyond_the_allowance_do_not_run(
             **dict.fromkeys((4, 5, 6, 7), "bad_voucher"),
             8: "over_allowance",
         }
-        assert [work.item for work in running.backend.ran] == [3]
+        assert [work.item_number for work in running.backend.ran] == [3]
 
 
 async def test_refused_acks_charge_nothing(autojump_clock: MockClock, start: Start, owner: TabOwner) -> None:
@@ -242,10 +242,14 @@ async def test_requests_wait_while_answers_are_unacknowledged(
             owner.request(number, text(number))
         await owner.until_answered(1, 2)
         await trio.sleep(30)
-        assert [work.item for work in running.backend.ran] == [1, 2, 3]  # the third began with one without an ack
+        assert [work.item_number for work in running.backend.ran] == [
+            1,
+            2,
+            3,
+        ]  # the third began with one without an ack
         owner.acknowledge(1)
         await trio.sleep(30)
-        assert [work.item for work in running.backend.ran] == [1, 2, 3]
+        assert [work.item_number for work in running.backend.ran] == [1, 2, 3]
         owner.acknowledge(2)
         await owner.until_answered(4)
         began = trio.current_time()
@@ -279,7 +283,7 @@ async def test_failed_request_is_not_charged_and_not_repeated(
     autojump_clock: MockClock, start: Start, owner: TabOwner
 ) -> None:
     async def act(work: ModelWork) -> WorkOutput:
-        if work.item == 1:
+        if work.item_number == 1:
             raise WorkFailed("backend_error", "no such parameter")
         return await echo(work)
 
@@ -301,7 +305,7 @@ async def test_tab_settles_in_time_with_what_was_acknowledged(
     way: str, autojump_clock: MockClock, market: Market, start: Start, owner: TabOwner
 ) -> None:
     async def act(work: ModelWork) -> WorkOutput:
-        await trio.sleep(10**6 if work.item == 2 else 0)
+        await trio.sleep(10**6 if work.item_number == 2 else 0)
         return await echo(work)
 
     owner.post()
@@ -423,8 +427,8 @@ async def test_cap_and_large_answers_close_a_tab(
 async def test_streams_of_too_large_answers_close_a_tab(
     output: str, autojump_clock: MockClock, start: Start, owner: TabOwner
 ) -> None:
-    async def large(work: ModelWork, deltas: Any) -> WorkOutput:
-        deltas({"text": "useful"})
+    async def large(work: ModelWork, on_delta: Any) -> WorkOutput:
+        on_delta({"text": "useful"})
         return WorkOutput(output, 1)
 
     owner.post()
@@ -469,7 +473,7 @@ async def test_open_inputs_are_bounded_by_their_memory(
         owner.request(2, text(2))
         await owner.until_answered(1, 2)
         assert owner.failures == {2: "too_many_requests"}
-        assert [work.item for work in running.backend.ran] == [1]
+        assert [work.item_number for work in running.backend.ran] == [1]
 
 
 async def _full(work: ModelWork) -> WorkOutput:

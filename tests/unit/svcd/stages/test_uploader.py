@@ -23,9 +23,9 @@ def uploading(world: World) -> Callable[[SealedJob], Awaitable[None]]:
     return Uploader(**world.collaborators("coordinator", "lookup", "pipeline")).step
 
 
-async def failure_of(world: World, sla_ends: float = SLA) -> str:
+async def failure_of(world: World, window_ends_at: float = SLA) -> str:
     with pytest.raises(WorkFailed) as failure:
-        await uploading(world)(sealed(held(sla_ends=sla_ends)))
+        await uploading(world)(sealed(held(window_ends_at=window_ends_at)))
     assert world.ends == []
     return failure.value.reason
 
@@ -53,7 +53,11 @@ async def test_upload_is_retried_until_the_sla_ends(autojump_clock: MockClock, t
     await uploading(world)(sealed(held()))
     assert world.times == [0.0, 1.0, 3.0]
     in_vain = World([trouble])
-    assert await failure_of(in_vain, sla_ends=35.0) in ("settle_transport_error", "session_http_502", "settle_http_401")
+    assert await failure_of(in_vain, window_ends_at=35.0) in (
+        "settle_transport_error",
+        "session_http_502",
+        "settle_http_401",
+    )
     assert in_vain.times == [0.0, 1.0, 3.0, 7.0, 15.0, 25.0]
 
 
@@ -78,7 +82,7 @@ async def test_permanent_upload_refusal_ends_the_job(
 async def test_upload_continues_in_the_new_claims_window(autojump_clock: MockClock) -> None:
     world = World([AWAY, Uploaded(CID)], claimed_at=50.0)
     await trio.sleep(10)
-    await uploading(world)(sealed(held(sla_secs=60, sla_ends=0)))
+    await uploading(world)(sealed(held(sla_secs=60, window_ends_at=0)))
     [_, (how, due, again, *_)] = world.ends
-    assert (how, due, again.sla_ends - world.began) == ("to settle", 110.0, 110.0)
+    assert (how, due, again.window_ends_at - world.began) == ("to settle", 110.0, 110.0)
     assert [give_up_at for *_, give_up_at, _ in world.sent] == [10.0, 110.0]

@@ -37,7 +37,7 @@ class JobLookup:
     clock: Clock
     provider_id: int
 
-    async def find_after(self, outcome: OpOutcome, held: ClaimedJob) -> LookupResult:
+    async def look_up_after(self, outcome: OpOutcome, held: ClaimedJob) -> LookupResult:
         """Return the job's state after an op that was not confirmed.
 
         If the chain returned `NotClaimed` but the index still shows the job as claimed, wait until the index has caught
@@ -45,30 +45,30 @@ class JobLookup:
         """
         until = trio.current_time() + _INDEX_TIMEOUT_S
         while True:
-            found = await self.find(held)
-            behind = isinstance(outcome, ChainRefused) and outcome.reason == "NotClaimed"
-            if found.state in ("open", "settled", "ended") or not behind or trio.current_time() >= until:
+            found = await self.look_up(held)
+            is_behind = isinstance(outcome, ChainRefused) and outcome.reason == "NotClaimed"
+            if found.state in ("open", "settled", "ended") or not is_behind or trio.current_time() >= until:
                 return found
             await trio.sleep(_LOOKUP_INTERVAL_S)
 
-    async def find(self, held: ClaimedJob) -> LookupResult:
+    async def look_up(self, held: ClaimedJob) -> LookupResult:
         """Return the job's current state in the coordinator's index.
 
         `open` after a claim means that a reorg removed the claim. `unknown` means that the coordinator is unreachable
         or its index is behind.
         """
         try:
-            job = await self.coordinator.job(held.job.job_id)
+            job = await self.coordinator.read_job(held.job.job_id)
         except Unavailable:
             return LookupResult("unknown", held)
         if job is None:
             return LookupResult("unknown", held)
         if job.state == JobState.OPEN:
             # The next mined claim starts a new window, even if the same claim is mined again.
-            return LookupResult("open", held.with_window_of(trio.current_time()) if held.was_claimed else held)
+            return LookupResult("open", held.with_window_from(trio.current_time()) if held.was_claimed else held)
         if job.provider_id != self.provider_id:
-            # The order expired or was cancelled. For a job that runs ahead, the claim's own outcome decides.
+            # The order expired or was cancelled. For a job that runs ahead, only the outcome of the claim decides.
             is_over = job.state == JobState.CANCELLED and job.provider_id == 0
             return LookupResult("ended" if is_over and held.was_claimed else "unknown", held)
         # The claim may have been mined again in a later block.
-        return LookupResult(_INDEXED_STATES[job.state], held.with_window_of(self.clock.to_loop_time(job.claimed_at)))
+        return LookupResult(_INDEXED_STATES[job.state], held.with_window_from(self.clock.to_loop_time(job.claimed_at)))

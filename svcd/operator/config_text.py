@@ -18,7 +18,7 @@ Rates = dict[tuple[str, int], tuple[int, int]]
 
 @attrs.frozen(slots=True, kw_only=True)
 class SetupOptions:
-    """Flags of `svcd init`. The command asks for missing values."""
+    """Flags of `svcd init`. The command prompts for missing values."""
 
     config: Path
     coordinator: str | None = None
@@ -52,7 +52,7 @@ class OfferedModel:
     name: str
     model_id: int
     server: ModelServer
-    served: str
+    served_name: str
     slots: int = 1
 
 
@@ -108,17 +108,17 @@ def _backend_lines(options: SetupOptions, model: OfferedModel) -> list[str]:
         'kind = "openai"',
         f'api = "{_choose_api(options, model)}"',
         f"base_url = {toml_string(model.server.url)}",
-        f"models = {{ {toml_string(model.name)} = {toml_string(model.served)} }}",
+        f"models = {{ {toml_string(model.name)} = {toml_string(model.served_name)} }}",
     ]
-    if model.server.metrics is not None:
-        lines += ["", "[model.load]", 'kind = "prometheus"', f"url = {toml_string(model.server.metrics)}"]
+    if model.server.metrics_url is not None:
+        lines += ["", "[model.load]", 'kind = "prometheus"', f"url = {toml_string(model.server.metrics_url)}"]
     return lines
 
 
 def _choose_api(options: SetupOptions, model: OfferedModel) -> str:
     if options.api is not None:
         return options.api
-    return "embeddings" if "embed" in f"{model.name} {model.served}".lower() else "chat"
+    return "embeddings" if "embed" in f"{model.name} {model.served_name}".lower() else "chat"
 
 
 def toml_string(value: object) -> str:
