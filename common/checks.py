@@ -50,7 +50,7 @@ def unknown(what: str, detail: str, remedy: str = "") -> CheckRow:
 
 
 def fact(what: str, detail: str, remedy: str = "") -> CheckRow:
-    """Return a row that shows a value without a result."""
+    """Return a row that shows a value, and is neither a passed nor a failed check."""
     return CheckRow(what, None, detail, remedy)
 
 

@@ -140,7 +140,7 @@ def receipt_claims(market: ReceiptMarket, events: JobEvents, order_signature: by
         "order_signature": hex_of(order_signature),
         "payment": {"amount": str(amount), "signature": hex_of(posted["paySig"])},
         "provider_id": None if events.claimed is None else str(events.claimed["providerId"]),
-        "end": _end_claims(events),
+        "end": _end_fields(events),
     }
 
 
@@ -287,7 +287,7 @@ def _paid_amount(events: JobEvents) -> int:
     return quotes.amount(order.rate_in, order.rate_out, order.units_in, order.units_out, terms)
 
 
-def _end_claims(events: JobEvents) -> dict[str, str]:
+def _end_fields(events: JobEvents) -> dict[str, str]:
     ended = events.ended
     if events.end_event != "JobSettled":
         return {"event": events.end_event}

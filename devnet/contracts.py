@@ -29,7 +29,7 @@ _RECEIPT_POLL_INTERVAL_S: Final = 0.01
 class MarketContracts:
     """Deployed contracts, the chain that they are on, and their address book."""
 
-    chain: "MarketChain"
+    chain: "SigningNode"
     book: AddressBook
     token: AsyncContract
     providers: AsyncContract
@@ -38,7 +38,7 @@ class MarketContracts:
 
 
 @attrs.frozen
-class MarketChain:
+class SigningNode:
     """Node that signs transactions for its accounts. Each method waits for the transaction's receipt."""
 
     web3: AsyncWeb3[AsyncHTTPProvider]
@@ -64,20 +64,20 @@ class MarketChain:
 
 
 @asynccontextmanager
-async def connect_to_chain(rpc_url: str) -> AsyncIterator[MarketChain]:
+async def connect_to_chain(rpc_url: str) -> AsyncIterator[SigningNode]:
     web3 = AsyncWeb3(AsyncHTTPProvider(rpc_url))
     try:
-        yield MarketChain(web3)
+        yield SigningNode(web3)
     finally:
         await web3.provider.disconnect()
 
 
-def contract_at(chain: MarketChain, name: str, address: str) -> AsyncContract:
+def contract_at(chain: SigningNode, name: str, address: str) -> AsyncContract:
     """Return the contract `name` at `address`."""
     return chain.web3.eth.contract(to_checksum_address(address), abi=artifacts.load_artifact(name).abi)
 
 
-async def deploy_all(chain: MarketChain, wallets: DevWallets, *, issued_token: bool = False) -> MarketContracts:
+async def deploy_all(chain: SigningNode, wallets: DevWallets, *, issued_token: bool = False) -> MarketContracts:
     """Deploy a payment token and a complete market, with its terms and relayers.
 
     With `issued_token`, the token is an IssuedToken behind a proxy, which behaves like a large stablecoin.
@@ -96,7 +96,7 @@ async def deploy_all(chain: MarketChain, wallets: DevWallets, *, issued_token: b
     )
 
 
-async def deploy_issued_token(chain: MarketChain, wallets: DevWallets) -> tuple[AsyncContract, int]:
+async def deploy_issued_token(chain: SigningNode, wallets: DevWallets) -> tuple[AsyncContract, int]:
     """Deploy an IssuedToken behind its proxy. The treasury can upgrade the token, and the admin can mint."""
     admin = wallets.admin.address
     implementation, block = await chain.deploy("IssuedToken", admin)

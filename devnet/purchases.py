@@ -94,7 +94,7 @@ class Shopper:
         self.print_line(f"batch: {batch.id} is posted; {self._format_amount(prepared.amount)} authorised")
         ended = await self.client.batches.wait(batch.id, every=_BATCH_POLL_INTERVAL_S)
         total = opened = 0
-        async for result in self.client.batches.results(ended, custom_ids=prepared.custom_ids, charges=prepared.fees):
+        async for result in self.client.batches.results(ended, custom_ids=prepared.custom_ids, fee_terms=prepared.fees):
             line = _require_settled(result)
             text = answer_text(line.output)
             cost = 0 if result.cost is None else result.cost.total

@@ -110,7 +110,8 @@ def _lock_state_dir(lock: TextIO, path: Path) -> None:
 
 
 def _require_usable(path: Path) -> None:
-    """Raise `DevnetError` if the disk is nearly full or the directory is not a devnet's, whose files may be deleted."""
+    """Create the directory. Raise `DevnetError` if its disk is nearly full, or if it contains files of another program,
+    because a devnet deletes the files in its directory."""
     path.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(path).free
     if free < _NEEDED_BYTES:

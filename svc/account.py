@@ -40,7 +40,7 @@ class Account:
     checked_reader: CheckedReader
     signer: Signer | None
     vouching: Vouching
-    last_charges: FeeTerms | None = None  # charges in the last signed payment
+    last_fee_terms: FeeTerms | None = None  # charges in the last signed payment
     supports_progress: bool | None = None  # whether the coordinator reports progress; None: unknown
     _market: VerifiedMarket | None = None
     _reported_windows: tuple[int, ...] | None = None

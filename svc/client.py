@@ -183,7 +183,7 @@ class Client:
 
         Raises SvcError. The error is JobFailed if the job ended without a result.
         """
-        self.require_readable()
+        self.require_gateway()
         with spans.span("request", model=model):
             prepared = await self.prepare(
                 model,
@@ -204,8 +204,11 @@ class Client:
                 found = await self.first_result(prepared, timeout=timeout, on_change=on_change)
             return found if isinstance(found, Result) else await self.open(found)
 
-    def require_readable(self) -> None:
-        """Raise OrderRefused (`reads_disabled`) if no gateway is set. Call this before paying for a result."""
+    def require_gateway(self) -> None:
+        """Raise OrderRefused (`reads_disabled`) if no gateway is set, because results are then unreadable.
+
+        Call this before paying for a result.
+        """
         if not self.settings.gateways:
             message = "no gateway is set, so results cannot be read: set SVC_PIN_GATEWAY, or order with `submit`"
             raise OrderRefused(message, code="reads_disabled", param="SVC_PIN_GATEWAY")

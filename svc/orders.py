@@ -17,7 +17,13 @@ from common.refusal import Refused
 from svc.account import Account
 from svc.chain import facts
 from svc.core.bids import OPEN_PROVIDER, Bid, market_bid
-from svc.core.order_request import OrderRequest, PricedRequest, price_probe, price_request, probe_body
+from svc.core.order_request import (
+    OrderRequest,
+    PricedRequest,
+    candidates_request_body,
+    price_for_candidates,
+    price_request,
+)
 from svc.core.orders import OrderTerms, PreparedOrder, SealedOrder, seal_order
 from svc.core.quote_check import MAX_SUBMIT_ATTEMPTS, check_amount, fee_terms
 from svc.core.windows import WINDOW_FORMS, expiry_time, format_window, is_valid_window
@@ -73,7 +79,7 @@ class Orders:
 
     async def probe(self, request: OrderRequest) -> tuple[Candidate, ...]:
         """Return the live providers for this request, best first."""
-        return await self.candidates(await self._price(request, price_probe))
+        return await self.candidates(await self._price(request, price_for_candidates))
 
     async def prepare(self, request: OrderRequest) -> PreparedOrder:
         """Return the sealed and signed order. No payment is signed yet."""
@@ -127,7 +133,7 @@ class Orders:
             container_cid = (await self.files.upload(sealed.container, "input", filename="container")).svc.cid
         for _ in range(MAX_SUBMIT_ATTEMPTS):
             amount = await self.check_quote(prepared, quote, max_amount)
-            self.account.last_charges = fee_terms(quote)
+            self.account.last_fee_terms = fee_terms(quote)
             auth_sig = await self.account.wallet().sign(prepared.payment(amount))
             body = prepared.submission(amount, auth_sig, container_cid)
             outcome = await self._post(prepared, amount, body, {} if final else _ASYNC_HEADERS)
@@ -229,7 +235,9 @@ class Orders:
     async def candidates(self, priced: PricedRequest) -> tuple[Candidate, ...]:
         """Return the live providers for a checked request, best first."""
         transport = self.account.transport
-        answer = await transport.send("POST", "/v1/jobs", json=probe_body(priced), expected=_PAYMENT_REQUIRED)
+        answer = await transport.send(
+            "POST", "/v1/jobs", json=candidates_request_body(priced), expected=_PAYMENT_REQUIRED
+        )
         return read_record(answer, Candidates[int]).candidates
 
     async def _seal(self, priced: PricedRequest, bid: Bid, recipient: PublicKey) -> SealedOrder:

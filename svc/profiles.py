@@ -31,10 +31,10 @@ _MAX_FILE_BYTES: Final = 1 << 16
 
 def read_variables(environment: Mapping[str, str]) -> Variables:
     """Read the environment, and the chosen profile for variables that are not set. Raises Refused."""
-    return read_from_sources(Variables, *open_sources(environment))
+    return read_from_sources(Variables, *select_setting_sources(environment))
 
 
-def open_sources(environment: Mapping[str, str]) -> tuple[ClientEnvironment, ProfileTable]:
+def select_setting_sources(environment: Mapping[str, str]) -> tuple[ClientEnvironment, ProfileTable]:
     """Return the environment, and the chosen profile without the settings that the environment overrides.
 
     Raises Refused for an unsafe or unreadable file, and for a chosen profile that does not exist.

@@ -68,8 +68,8 @@ class ProtectedFile:
     def lock_for_change(self, *, wait: bool = True) -> Iterator["LockedFile"]:
         """Lock the file against other processes, and yield it for reading and writing.
 
-        Raises the errors of `read`, and OSError if writing fails. If another process has the lock, waits, or without
-        `wait`, raises Refused (`in_use`).
+        Waits while another process holds the lock, or with `wait=False` raises Refused (`in_use`). Raises the errors
+        of `read`, and OSError if writing fails.
         """
         _make_folder(self.path.parent)
         with _open_folder(self) as folder, _lock_file(folder, self.path.with_suffix(".lock"), wait=wait):

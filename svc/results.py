@@ -36,7 +36,7 @@ class Result:
     usage: dict[str, object]
     rests_on: RestsOn = "block"
     provisional: bool = False
-    charges: FeeTerms | None = attrs.field(default=None, repr=False, eq=False)
+    fee_terms: FeeTerms | None = attrs.field(default=None, repr=False, eq=False)
     share: CostParts | None = None  # share of a line in the cost of its bundle
     confirm: "Callable[[Result, float | None], Awaitable[Result]] | None" = attrs.field(
         default=None, repr=False, eq=False
@@ -60,14 +60,14 @@ class Result:
 
     @property
     def cost(self) -> int | None:
-        """Cost of the job, or of this line of a bundle, in base units. None if the charges are unknown."""
+        """Cost of the job, or of this line of a bundle, in base units. None if the fee_terms are unknown."""
         parts = self.cost_parts
         return None if parts is None else parts.total
 
     @property
     def cost_parts(self) -> CostParts | None:
         """Parts of `cost`: the provider's pay, the protocol fee and the relay charge."""
-        return cost_parts_of(self.job, self.charges) if self.share is None else self.share
+        return cost_parts_of(self.job, self.fee_terms) if self.share is None else self.share
 
 
 def provider_cost(job: Job) -> int:
@@ -78,14 +78,14 @@ def provider_cost(job: Job) -> int:
     )
 
 
-def cost_parts_of(job: Job, charges: FeeTerms | None = None) -> CostParts | None:
-    """Return the parts of a completed job's cost, as reported, or computed from `charges`, or None if unknown."""
+def cost_parts_of(job: Job, fee_terms: FeeTerms | None = None) -> CostParts | None:
+    """Return the parts of a completed job's cost, as reported, or computed from `fee_terms`, or None if unknown."""
     reported = job.svc.cost_parts
     if job.status != "completed":
         return None
     if reported is not None:
         return CostParts(reported.provider, reported.fee, reported.gas_fee)
-    return None if charges is None else quotes.cost_parts(provider_cost(job), charges)
+    return None if fee_terms is None else quotes.cost_parts(provider_cost(job), fee_terms)
 
 
 def read_job_id(job_id: str) -> bytes:
@@ -105,7 +105,7 @@ class Results:
     async def open(self, job: Job) -> Result:
         """Return the result of a job. Raises JobFailed if the job ended without a result, and ResultUnreadable."""
         body = await self.read(job.id, self._require_cid(job))
-        return Result(job, body.output, body.usage, charges=self.account.last_charges)
+        return Result(job, body.output, body.usage, fee_terms=self.account.last_fee_terms)
 
     async def read(self, job_id: str, cid: str) -> ResultBody:
         """Read the result with this content id. Raises ResultUnreadable, also for a result that names another job."""

@@ -126,11 +126,11 @@ class SyncBatches(_SyncRoutes):
         batch: Batch | str,
         *,
         custom_ids: Mapping[int, str] | None = None,
-        charges: FeeTerms | None = None,
+        fee_terms: FeeTerms | None = None,
     ) -> Iterator[BatchResult]:
         """Yield the same results as `Batches.results`."""
         inner: Batches = self._inner  # type: ignore[assignment] # always a Batches
-        results = inner.results(batch, custom_ids=custom_ids, charges=charges)
+        results = inner.results(batch, custom_ids=custom_ids, fee_terms=fee_terms)
 
         async def next_result() -> BatchResult | None:
             return await anext(results, None)
@@ -305,8 +305,8 @@ class SyncClient:
     def clock_skew(self) -> float:
         return self._inner.clock_skew()
 
-    def require_readable(self) -> None:
-        self._inner.require_readable()
+    def require_gateway(self) -> None:
+        self._inner.require_gateway()
 
     run = blocking(Client.run)
     probe = blocking(Client.probe)

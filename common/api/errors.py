@@ -120,7 +120,7 @@ _ERRORS_WITH_CODE: Final = (
     _invalid_request("container_ambiguous", "the request has both `container` and `container_cid`", "send one of them"),
     _invalid_request(
         "invalid_payment_signature",
-        "`auth_sig` does not recover to `owner` over the payment of `amount`",
+        "`auth_sig` is not a signature of `owner` for a payment of `amount`",
         "sign the quote's `authorization` unchanged",
     ),
     _invalid_request(

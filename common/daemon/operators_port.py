@@ -20,7 +20,7 @@ TEXT_HEADERS: Final = ((b"content-type", b"text/plain; charset=utf-8"),)
 
 
 @attrs.frozen(slots=True)
-class Page:
+class OperatorsResponse:
     """HTTP response with a complete body."""
 
     status: int
@@ -36,7 +36,7 @@ class OperatorsApp:
     """
 
     metrics: ASGIApp
-    page: Callable[[str, str], Awaitable[Page | None]]
+    page: Callable[[str, str], Awaitable[OperatorsResponse | None]]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -46,15 +46,16 @@ class OperatorsApp:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
         elif scope["method"] not in ("GET", "HEAD"):
-            await _send_page(
-                send, Page(405, b"method not allowed; use GET\n", (*TEXT_HEADERS, (b"allow", b"GET, HEAD")))
+            await _send_response(
+                send,
+                OperatorsResponse(405, b"method not allowed; use GET\n", (*TEXT_HEADERS, (b"allow", b"GET, HEAD"))),
             )
         elif scope["path"] == "/metrics":
             await self.metrics(scope, receive, send)
         else:
             host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
             page = await self.page(scope["path"], host)
-            await _send_page(send, page or Page(404, b"page not found; try /metrics\n"))
+            await _send_response(send, page or OperatorsResponse(404, b"page not found; try /metrics\n"))
 
 
 def bind_operators_port(host: str, port: int, setting_names: str) -> socket.socket:
@@ -81,7 +82,7 @@ def bind_operators_port(host: str, port: int, setting_names: str) -> socket.sock
     return bound
 
 
-async def _send_page(send: Send, page: Page) -> None:
+async def _send_response(send: Send, page: OperatorsResponse) -> None:
     headers = [*page.headers, (b"content-length", str(len(page.body)).encode())]
     start: Message = {"type": "http.response.start", "status": page.status, "headers": headers}
     await send(start)

@@ -22,6 +22,7 @@ class Release:
 
     job_id: bytes = field(validator=bytes32)
     seed_wrap: bytes
+    # Hash of the container's ciphertext. The signed type fixes the name of this member.
     ct_hash: bytes = field(validator=bytes32)
     response_pubkey: bytes = field(validator=bytes32)
     issued_at: int = field(validator=uint64)

@@ -19,6 +19,7 @@ class TabKey:
     TYPE: ClassVar[str] = "TabKey(address key,uint32 providerId,uint64 expiresAt)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
 
+    # Address of the tab's key. The signed type fixes the name of this member.
     key: bytes = field(validator=address)
     provider_id: int = field(validator=uint32)
     expires_at: int = field(validator=uint64)

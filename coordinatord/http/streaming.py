@@ -1,4 +1,4 @@
-"""Streamed responses, sent as fast as the client reads, and held responses, which the client waits for."""
+"""Streamed responses, and responses that the client waits for, as in a long poll."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -64,8 +64,8 @@ async def send_streamed_response(
 
 @attrs.frozen(slots=True)
 class HeldResponse:
-    """Response that may take long, such as that of a long poll. `respond` returns the response and the seconds that it
-    waited. If the client disconnects, `respond` is cancelled."""
+    """Response that the server holds back until an event, such as that of a long poll. `respond` returns the response
+    and the seconds that it waited. If the client disconnects, `respond` is cancelled."""
 
     respond: Callable[[], Awaitable[tuple[Response, float]]]
 

@@ -75,7 +75,7 @@ def _setting_rows(market: MarketState, terms: MarketTerms) -> Iterator[CheckRow]
     yield comparison_row(f"{JOBS}: fee in bps", market.fee_bps, terms.fee_bps)
     yield comparison_row(f"{JOBS}: gas fee", market.gas_fee, terms.gas_fee)
     yield comparison_row(f"{JOBS}: highest gas fee", market.max_gas_fee, terms.max_gas_fee)
-    yield comparison_row(f"{JOBS}: gas of a call of the token", market.token_gas, terms.token_gas)
+    yield comparison_row(f"{JOBS}: gas limit of a token call", market.token_gas, terms.token_gas)
     yield comparison_row(f"{PROVIDERS}: price of a point", market.point_price, terms.point_price)
     yield comparison_row(f"{JOBS}: paused", market.paused, False)
     yield comparison_row(f"{JOBS}: windows in seconds", market.slas, frozenset(terms.slas))
@@ -112,7 +112,7 @@ def fact_rows(market: MarketState, book: AddressBook) -> list[CheckRow]:
         fact(f"{JOBS}: fee", f"{market.fee_bps} bps"),
         fact(f"{JOBS}: gas fee", amount(market.gas_fee)),
         fact(f"{JOBS}: highest gas fee", amount(market.max_gas_fee)),
-        fact(f"{JOBS}: gas of a call of the token", str(market.token_gas)),
+        fact(f"{JOBS}: gas limit of a token call", str(market.token_gas)),
         fact(f"{PROVIDERS}: price of a point of reputation", amount(market.point_price)),
         fact(f"{JOBS}: windows in seconds", readable_value(market.slas)),
         fact(f"{JOBS}: treasury", market.treasury),

@@ -16,7 +16,7 @@ from hypercorn.config import Config
 from prometheus_client import make_asgi_app
 
 from common.daemon.asgi import ASGIApp, Receive, Scope, Send
-from common.daemon.operators_port import OperatorsApp, Page
+from common.daemon.operators_port import OperatorsApp, OperatorsResponse
 from coordinatord.api.pages.files import operators_page_files
 from coordinatord.base.metrics import REGISTRY
 
@@ -72,11 +72,11 @@ def operators_app(refresh: Callable[[], None], history: MetricsHistory) -> Opera
         refresh()
         await metrics(scope, receive, send)
 
-    async def find_page(path: str, _host: str) -> Page | None:
+    async def find_page(path: str, _host: str) -> OperatorsResponse | None:
         if path == "/history.json":
-            return Page(200, history.as_json(), _JSON_HEADERS)
+            return OperatorsResponse(200, history.as_json(), _JSON_HEADERS)
         file = files.get(path)
-        return None if file is None else Page(200, file.body, file.headers)
+        return None if file is None else OperatorsResponse(200, file.body, file.headers)
 
     return OperatorsApp(serve_fresh_metrics, find_page)
 

@@ -241,11 +241,11 @@ class Batches:
         batch: Batch | str,
         *,
         custom_ids: Mapping[int, str] | None = None,
-        charges: FeeTerms | None = None,
+        fee_terms: FeeTerms | None = None,
     ) -> AsyncGenerator[BatchResult, None]:
         """Yield the result of every line: first the lines of settled jobs in file order, then the lines of failed jobs.
 
-        Pass `custom_ids` and `fees` of the prepared batch as `custom_ids` and `charges`. Raises BatchFailed if the
+        Pass `custom_ids` and `fees` of the prepared batch as `custom_ids` and `fee_terms`. Raises BatchFailed if the
         input was rejected, and ResultUnreadable (`no_result`) while the batch is running.
         """
         ended = batch if isinstance(batch, Batch) else await self.get(batch)
@@ -254,7 +254,7 @@ class Batches:
         if not ended.ended:
             message = f"batch {ended.id} is {ended.status} and has no results yet"
             raise ResultUnreadable(message, code="no_result")
-        async for result in self.result_files.read(ended, custom_ids or {}, charges):
+        async for result in self.result_files.read(ended, custom_ids or {}, fee_terms):
             yield result
 
     async def _get_if_reachable(self, batch_id: str) -> Batch | None:

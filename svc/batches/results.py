@@ -55,7 +55,7 @@ class _JobLines:
     batch_id: str
     numbers: range
     custom_ids: Mapping[int, str]
-    charges: FeeTerms | None
+    fee_terms: FeeTerms | None
 
     def build_result(self, number: int, job_id: str | None, **fields: object) -> BatchResult:
         values = {"custom_id": self.custom_ids.get(number), "result": None, "error": None, **fields}
@@ -75,8 +75,8 @@ class _JobLines:
 class _LinesByJob:
     """Lines of each job, from the job sizes in the batch's metadata."""
 
-    def __init__(self, batch: Batch, custom_ids: Mapping[int, str], charges: FeeTerms | None) -> None:
-        self._batch_id, self._custom_ids, self._charges = batch.id, custom_ids, charges
+    def __init__(self, batch: Batch, custom_ids: Mapping[int, str], fee_terms: FeeTerms | None) -> None:
+        self._batch_id, self._custom_ids, self._fee_terms = batch.id, custom_ids, fee_terms
         try:
             sizes = read_job_sizes(batch.metadata)
         except Refused as refusal:
@@ -92,7 +92,7 @@ class _LinesByJob:
             raise ResultUnreadable(f"the batch has no job with the id {entry_id}", code="malformed_lines")
         if self._ranges is not None:
             numbers = self._ranges[number - 1]
-        return _JobLines(self._batch_id, numbers, self._custom_ids, self._charges)
+        return _JobLines(self._batch_id, numbers, self._custom_ids, self._fee_terms)
 
 
 def _line_ranges(sizes: Sequence[int]) -> Iterator[range]:
@@ -111,10 +111,10 @@ class BatchResults:
     results: Results
 
     async def read(
-        self, batch: Batch, custom_ids: Mapping[int, str], charges: FeeTerms | None
+        self, batch: Batch, custom_ids: Mapping[int, str], fee_terms: FeeTerms | None
     ) -> AsyncIterator[BatchResult]:
-        """Yield the result of every line. With `charges`, compute the costs instead of using the reported costs."""
-        lines_by_job = _LinesByJob(batch, custom_ids, charges)
+        """Yield the result of every line. With `fee_terms`, compute the costs instead of using the reported costs."""
+        lines_by_job = _LinesByJob(batch, custom_ids, fee_terms)
         if batch.output_file_id is not None:
             await self.results.account.result_keys()  # fail here if no key is set, not once for each line
             outputs = await self._read_file(batch.output_file_id, OutputLine)
@@ -145,10 +145,10 @@ class BatchResults:
         costs: list[CostParts | None] = [None] * len(lines.numbers)
         try:
             job = await self.jobs.get(job_id)
-            if lines.charges is None:
-                cost = cost_parts_of(job, self.results.account.last_charges)
+            if lines.fee_terms is None:
+                cost = cost_parts_of(job, self.results.account.last_fee_terms)
             else:
-                cost = quotes.cost_parts(provider_cost(job), lines.charges)
+                cost = quotes.cost_parts(provider_cost(job), lines.fee_terms)
             if cost is not None:
                 costs = list(split_cost(cost, [1] * len(costs)))
             result = await self.results.open(job)

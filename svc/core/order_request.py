@@ -46,12 +46,12 @@ class PricedRequest:
 
 def price_request(request: OrderRequest, model: Model) -> PricedRequest:
     """Check a request to buy, and compute its units. Raises Refused, which names the wrong field."""
-    priced = price_probe(request, model)
+    priced = price_for_candidates(request, model)
     _require_matching_endpoint(request, priced)
     return priced
 
 
-def price_probe(request: OrderRequest, model: Model) -> PricedRequest:
+def price_for_candidates(request: OrderRequest, model: Model) -> PricedRequest:
     """Check a request for candidate providers, and compute its units.
 
     The input may be incomplete. Raises Refused, which names the wrong field.
@@ -97,7 +97,7 @@ def _params_schema(model: Model) -> Mapping[str, object] | None:
     return model.svc.params_schema
 
 
-def probe_body(priced: PricedRequest) -> dict[str, object]:
+def candidates_request_body(priced: PricedRequest) -> dict[str, object]:
     """Return the body of a request for candidates."""
     body: dict[str, object] = {
         "model_id": priced.model.svc.model_id,

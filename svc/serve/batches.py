@@ -332,7 +332,7 @@ class LocalBatches:
         terms = rows[0].terms if rows else FeeTerms(0, 0)
         cost, counts = 0, {True: 0, False: 0}
         with convert_storage_errors(), BatchResultFiles(self.files.folder, batch.id) as written:
-            async for result in self.context.client.batches.results(ended, charges=terms):
+            async for result in self.context.client.batches.results(ended, fee_terms=terms):
                 request = requests[result.line - 1] if 0 < result.line <= len(requests) else None
                 line, paid = self._result_line(result, request, terms)
                 succeeded = line["error"] is None

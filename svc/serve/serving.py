@@ -73,7 +73,7 @@ async def open_server(
     Raises Refused and SvcError.
     """
     report = _ignore_write_errors(report)
-    client.require_readable()
+    client.require_gateway()
     if client.signer is None:
         raise OrderRefused("svc serve needs a wallet to pay from: set SVC_WALLET_KEY_FILE", param="SVC_WALLET_KEY_FILE")
     await client.chain()  # check the market and set the clock before the first request

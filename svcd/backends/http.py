@@ -143,7 +143,7 @@ class HttpBackend:
 
     def _require_done(self, state: str, status: dict[str, object]) -> None:
         code = error_code({"code": status.get("error")}) or error_code(status)
-        detail = f"the backend ended the job as {state} {code}".rstrip()
+        detail = f"the backend reported the job as {state}" + (f" with the code {code}" if code else "")
         if state in self.settings.rejected:
             raise WorkFailed("backend_error", detail)
         if state in self.settings.failed:

@@ -26,18 +26,18 @@ class Clock:
 
     local_time: Callable[[], float] = time.time
     skew_s: float = 0.0  # this machine's clock minus the coordinator's clock, measured at the last response
-    _is_corrected: bool = True
+    _uses_coordinator_time: bool = True
 
     def observe(self, date: float) -> None:
         """Update the estimate from a response's `date` in Unix seconds. Call this as soon as the response arrives."""
         skew_s = self.local_time() - (date + 0.5)
         if abs(skew_s - self.skew_s) > _MIN_CLOCK_JUMP_S:
-            self._is_corrected = True
+            self._uses_coordinator_time = True
         self.skew_s = skew_s
 
     def switch_time_source(self) -> None:
         """Switch between corrected and local time after a rejected `issued_at`, because either clock may be wrong."""
-        self._is_corrected = not self._is_corrected
+        self._uses_coordinator_time = not self._uses_coordinator_time
 
     @property
     def is_skew_plausible(self) -> bool:
@@ -45,7 +45,7 @@ class Clock:
 
     def unix_time(self) -> float:
         """Return the corrected time in Unix seconds."""
-        corrects = self._is_corrected and _NEGLIGIBLE_SKEW_S < abs(self.skew_s) <= MAX_SKEW_S
+        corrects = self._uses_coordinator_time and _NEGLIGIBLE_SKEW_S < abs(self.skew_s) <= MAX_SKEW_S
         return self.local_time() - (self.skew_s if corrects else 0.0)
 
     def now(self) -> int:

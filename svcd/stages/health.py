@@ -14,7 +14,7 @@ from hypercorn.trio import serve
 from prometheus_client import make_asgi_app
 
 from common.daemon.logs import log_task_failure
-from common.daemon.operators_port import TEXT_HEADERS, OperatorsApp, Page
+from common.daemon.operators_port import TEXT_HEADERS, OperatorsApp, OperatorsResponse
 from common.daemon.supervision import Supervisor
 from svcd.base import metrics
 from svcd.base.end_reasons import CLAIM_HOLD_REASONS, ClaimHoldReason
@@ -121,25 +121,25 @@ class DaemonHealth:
         return None
 
 
-async def no_page(_path: str, _host: str) -> Page | None:
+async def no_page(_path: str, _host: str) -> OperatorsResponse | None:
     return None
 
 
 async def serve_metrics(
     health: DaemonHealth,
     listening_socket: socket.socket,
-    find_page: Callable[[str, str], Awaitable[Page | None]] = no_page,
+    find_page: Callable[[str, str], Awaitable[OperatorsResponse | None]] = no_page,
 ) -> None:
     """Serve /metrics, /healthz and the pages of `find_page` until cancelled."""
 
-    async def page(path: str, host: str) -> Page | None:
+    async def page(path: str, host: str) -> OperatorsResponse | None:
         if path != "/healthz":
             return await find_page(path, host)
         problem = health.problem
         if problem is None:
-            return Page(200, b"ok\n")
+            return OperatorsResponse(200, b"ok\n")
         reason = problem.encode("ascii", "backslashreplace").replace(b"\r", b" ").replace(b"\n", b" ")
-        return Page(503, b"unhealthy\n", (*TEXT_HEADERS, (REASON_HEADER.encode(), reason)))
+        return OperatorsResponse(503, b"unhealthy\n", (*TEXT_HEADERS, (REASON_HEADER.encode(), reason)))
 
     app: Any = OperatorsApp(make_asgi_app(REGISTRY), page)  # hypercorn declares other ASGI types
     config = Config()

@@ -28,7 +28,7 @@ DEADLINE_GRACE_S: Final = 0.5  # after the deadline, so that the backend can rep
 
 @attrs.frozen(slots=True, eq=False)
 class Runner:
-    """Runner of one model."""
+    """Runs the jobs of one model: calls the backend for their outputs, and passes these on to be settled."""
 
     model: str
     backend: Backend

@@ -49,7 +49,17 @@ SETTLING_S: Final = 1.0  # before a turn is measured
 P99_RATIO: Final = 2.0  # of relays beside the tabs, at most
 _TIME: Final = struct.Struct(">d")
 _FRAME: Final = re.compile(rb"event: frame\ndata: (\S+)\n")
-_NO_BUDGET: Final = dict.fromkeys(("posts", "work", "upkeep", "unlisted_upkeep", "newcomers", "per_settled"), 0)
+_NO_BUDGET: Final = dict.fromkeys(
+    (
+        "posts_daily_gas",
+        "work_daily_gas",
+        "upkeep_daily_gas",
+        "unlisted_upkeep_daily_gas",
+        "newcomers_daily_gas",
+        "daily_gas_per_settled_job",
+    ),
+    0,
+)
 
 
 @attrs.frozen

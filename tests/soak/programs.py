@@ -33,12 +33,12 @@ _RETENTION: Final = {"FILE_RETENTION_SECONDS": "259200", "RELAY_RETENTION_SECOND
 JOURNAL_BLOCKS: Final = 64  # small, so that a short run has deeper reorgs
 LIMITS: Final[dict[str, object]] = {
     "gas": {
-        "posts": 20_000_000,
-        "work": 0,
-        "upkeep": 0,
-        "unlisted_upkeep": 2_000_000,
-        "newcomers": 2_000_000_000,
-        "per_settled": 5_000_000,
+        "posts_daily_gas": 20_000_000,
+        "work_daily_gas": 0,
+        "upkeep_daily_gas": 0,
+        "unlisted_upkeep_daily_gas": 2_000_000,
+        "newcomers_daily_gas": 2_000_000_000,
+        "daily_gas_per_settled_job": 5_000_000,
         "hourly_percent": 100,
     },
     "journal_blocks": JOURNAL_BLOCKS,

@@ -44,8 +44,10 @@ CheckedLine: TypeAlias = PaidLine | LineRecord
 
 @attrs.frozen(slots=True)
 class LineChecks:
-    """Checks each line on its own. Run `check` in a thread, because recovering signatures takes long. `registry` is the
-    address of the job registry. `terms` are the current fee terms, and `now` is the current time."""
+    """Checks each line on its own. Run `check_lines` in a thread, because recovering signatures takes long.
+
+    `registry` is the address of the job registry. `now` is the current Unix time in seconds.
+    """
 
     domains: Domains
     registry: bytes
@@ -104,8 +106,10 @@ class LineChecks:
 
 
 def _read_order(values: Mapping[str, object]) -> OrderBody:
-    """Read the order of a line. A line without rates is an error, not a market probe. The error names all missing
-    fields."""
+    """Read the order of a line. The error names all missing fields.
+
+    A line must be an order. POST /v1/jobs also accepts a body without rates, and returns the market's asks for it.
+    """
     read = read_object_or_faults(OrderBody, values)
     if isinstance(read, OrderBody):
         for fault in optional_field_faults(read):

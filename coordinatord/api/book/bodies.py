@@ -13,7 +13,7 @@ from common.refusal import Refused
 from common.scalars import hex_of
 from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.book.pending_offers_sql import PendingJob
-from coordinatord.api.book.posted_jobs_sql import ORDER_NUMBER_FIELDS
+from coordinatord.api.book.posted_jobs_sql import ORDER_INTEGER_FIELDS
 from coordinatord.api.book.registries_sql import ModelRow, ProviderRow
 from coordinatord.api.book.reliability_sql import ReliabilityRow
 
@@ -92,7 +92,7 @@ def pending_job_shape(job: PendingJob) -> jobs.PendingJobShape:
         job_id=hex_of(job.posted.job_id),
         owner=hex_of(job.posted.owner),
         c=hex_of(order.c),
-        **{name: str(getattr(order, name)) for name in ORDER_NUMBER_FIELDS},
+        **{name: str(getattr(order, name)) for name in ORDER_INTEGER_FIELDS},
         task_cid=job.task_cid,
         signature=hex_of(job.order_sig),
         auth_sig=hex_of(job.pay_sig),

@@ -35,7 +35,7 @@ class FundsChecker:
     database: Database
     _block_hash: bytes = attrs.field(default=b"", init=False)
     _balances: dict[bytes, int] = attrs.field(factory=dict, init=False)
-    _unspent: set[bytes] = attrs.field(factory=set, init=False)
+    _unspent_job_ids: set[bytes] = attrs.field(factory=set, init=False)
     _paused_until: float = attrs.field(default=0.0, init=False)
 
     async def hold_back_unpaid(self, jobs: Sequence[JobRow], snapshot: Snapshot) -> bool:
@@ -58,9 +58,9 @@ class FundsChecker:
     async def read_funds(self, jobs: Sequence[JobRow], snapshot: Snapshot) -> Funds:
         """Return the known balances of the jobs' owners, and the jobs with a used or cancelled authorisation."""
         if self._block_hash != snapshot.block_hash:
-            self._block_hash, self._balances, self._unspent = snapshot.block_hash, {}, set()
+            self._block_hash, self._balances, self._unspent_job_ids = snapshot.block_hash, {}, set()
         # Keep the values of this block, because another call may replace the attributes.
-        balances, unspent = self._balances, self._unspent
+        balances, unspent = self._balances, self._unspent_job_ids
         owners = list({job.owner for job in jobs} - balances.keys())
         unknown = [(job.owner, job.job_id) for job in jobs if job.job_id not in unspent]
         fresh = await self._read_from_node(owners, unknown) if owners or unknown else None

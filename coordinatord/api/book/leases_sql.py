@@ -112,8 +112,8 @@ async def lock_leases(connection: Connection, model_id: int) -> None:
 
 
 async def hold_back_jobs(connection: Connection, job_ids: Sequence[bytes]) -> None:
-    """Hold jobs back from all providers for a while, each time twice as long as before. A reorg may restore even a used
-    authorisation, so no job is held back forever."""
+    """Exclude jobs from leases for a while, twice as long for each further call. No job is excluded forever, because a
+    reorg may restore even a used authorisation."""
     await _hold_back_where(connection, "j.job_id = any($3)", job_ids)
 
 

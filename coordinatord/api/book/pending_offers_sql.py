@@ -12,7 +12,7 @@ import attrs
 from coordinatord.api.book import leases_sql
 from coordinatord.api.book.job_pages_sql import JobFilter
 from coordinatord.api.book.leases_sql import PollKey
-from coordinatord.api.book.posted_jobs_sql import ORDER_NUMBER_FIELDS, posted_order
+from coordinatord.api.book.posted_jobs_sql import ORDER_INTEGER_FIELDS, posted_order
 from coordinatord.chain.contracts.job_registry import PostedOrder, RegisteredJob
 from coordinatord.chain.relayer.endings_sql import IS_MINED_START
 from coordinatord.storage.database.connections import Connection
@@ -58,7 +58,7 @@ class PendingJob:
 
 def _offer_values(job: PendingJob) -> tuple[object, ...]:
     order, terms = job.posted.order, job.posted.terms
-    numbers = (getattr(order, name) for name in ORDER_NUMBER_FIELDS)
+    numbers = (getattr(order, name) for name in ORDER_INTEGER_FIELDS)
     signatures = (job.order_sig, job.pay_sig)
     return (
         *(job.posted.job_id, job.relay_id, job.posted.owner, order.c),

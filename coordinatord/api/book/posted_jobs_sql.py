@@ -10,12 +10,12 @@ from coordinatord.chain.contracts.job_registry import PostedOrder, RegisteredJob
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.prepared import PreparedConnection
 
-ORDER_NUMBER_FIELDS: Final = (
+ORDER_INTEGER_FIELDS: Final = (
     *("model_id", "sla_secs", "rate_in", "rate_out"),
     *("units_in", "units_out", "designated", "expires_at"),
 )
 _COLUMNS: Final = ", ".join(
-    f"j.{name}" for name in ("job_id", "owner", "c", *ORDER_NUMBER_FIELDS, "fee_bps", "gas_fee", "pay_sig")
+    f"j.{name}" for name in ("job_id", "owner", "c", *ORDER_INTEGER_FIELDS, "fee_bps", "gas_fee", "pay_sig")
 )
 _POSTED_BY_IDS: Final = f"select {_COLUMNS} from jobs j where j.job_id = any($1)"
 
@@ -34,7 +34,7 @@ async def read_posted_terms(
 
 def posted_order(row: Mapping[str, Any]) -> PostedOrder:
     """Return the posted order from a row that has the columns of the order, its owner and its fee terms."""
-    order = Order(c=row["c"], **{name: int(row[name]) for name in ORDER_NUMBER_FIELDS})
+    order = Order(c=row["c"], **{name: int(row[name]) for name in ORDER_INTEGER_FIELDS})
     return PostedOrder(order, row["owner"], FeeTerms(row["fee_bps"], int(row["gas_fee"])))
 
 

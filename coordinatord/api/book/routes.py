@@ -64,7 +64,7 @@ _JOB_PARAMETERS = {
     ),
     "pending": Parameter(
         Choice(("0", "1")),
-        "`1`: also offer jobs whose post is not mined yet, in `pending`, to a poll with free slots",
+        "`1`: also return jobs whose post is not mined yet, in the answer's `pending`, if the poll has free slots",
     ),
 }
 

@@ -68,7 +68,7 @@ class SubmissionService:
 
     async def submit(self, body: MarketProbe | OrderBody, *, wait: bool = True) -> SubmitOutcome | QueuedRelay:
         """Submit an order. Raise Refused for an order that is answered with 400, and Retryable for errors of other
-        services. Without `wait`, return `Queued` once the post is in the outbox."""
+        services. Without `wait`, return QueuedRelay once the post is in the outbox."""
         if isinstance(body, MarketProbe):
             return ProbeAnswer(await self.market.find_asks(body))
         for fault in self.checks.order_faults(body):

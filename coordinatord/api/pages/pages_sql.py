@@ -146,7 +146,8 @@ async def read_slots(database: Database, liveness_ms: int) -> tuple[Snapshot, Sl
     return snapshot_of(rows), SlotCounts(rows[0]["providers"], rows[0]["slots"], rows[0]["free"])
 
 
-# The index on events is a BRIN, so a comparison with all numbers at once reads only a few pages for each number.
+# The block number of events has a BRIN index. A comparison with the whole array scans this index once, and then reads
+# only a few pages of the table for each number.
 _BLOCK_TIMES: Final = f"""
 select t.number, t.time, {SNAPSHOT} from index_position p left join lateral (
     select number, time from index_blocks where number = any($1::bigint[])

@@ -83,10 +83,12 @@ class ReadinessCheck:
     async def report(self) -> ReadinessReport:
         """Return the last report while it is fresh, or a new one. Never raises.
 
-        `fault` is `database_unavailable` when the database does not answer (the reason is then `cold_start`),
-        `database_read_only` when the database answers and rejects writes, `relayer_absent` when no process has held the
-        relayer's role for a while, `no_relayer_role` when a registry does not know the relayer's account, and
-        `task_failing:NAME` when a task of this process keeps failing.
+        Values of `fault`:
+        - `database_unavailable`: the database does not answer. The reason is then `cold_start`.
+        - `database_read_only`: the database answers and rejects writes.
+        - `relayer_absent`: no process has run the relayer for MAX_RELAYER_ABSENCE_S.
+        - `no_relayer_role`: a registry contract has not granted the relayer's account the role.
+        - `task_failing:NAME`: a task of this process keeps failing.
         """
         if self._last is not None and (self._is_fresh() or self._report_lock.locked()):
             return self._last

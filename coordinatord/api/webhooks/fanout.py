@@ -37,11 +37,14 @@ _encode: Final = msgspec.json.Encoder().encode
 
 @attrs.frozen(slots=True)
 class _Change:
-    """Change of a job or batch of `owner`. Endpoints that want such changes list `event_name` among their events."""
+    """Message about a changed job or batch of `owner`, for the endpoints that list `event_name` among their events.
+
+    `message_type` is the `type` in the body. It is `job.taken_back` for a change that a reorg undid.
+    """
 
     owner: bytes
     event_name: str
-    type: str
+    message_type: str
     body: bytes
 
 
@@ -134,7 +137,7 @@ async def _write_messages(
             caught_up.append(endpoint.id)
         elif endpoint.missed:
             room = 0
-        messages += [_new_message(endpoint.id, each.type, each.body) for each in wanted[:room]]
+        messages += [_new_message(endpoint.id, each.message_type, each.body) for each in wanted[:room]]
         if len(wanted) > room:
             missed[endpoint.id] = len(wanted) - room
     if messages:

@@ -13,7 +13,7 @@ from coordinatord.storage.database.connections import Connection
 
 @attrs.frozen(slots=True)
 class EndpointTurn:
-    """Endpoint, while one process posts its due messages."""
+    """Webhook endpoint that one process has leased, to deliver the endpoint's due messages."""
 
     webhook_id: str
     url: str

@@ -142,7 +142,7 @@ class WordDecoder:
 
 
 class ValueSpan(NamedTuple):
-    """Bytes of one value in a log, its struct code, and its place in the declaration."""
+    """Position of one value's bytes in a log, its struct code, and its position among the event's declared values."""
 
     start: int
     length: int
@@ -152,10 +152,10 @@ class ValueSpan(NamedTuple):
 
 @attrs.frozen
 class LogLayout:
-    """Decoder of logs with the same layout, without a check of each word.
+    """Decodes logs whose values are at the same positions as in a log that was fully checked.
 
-    The bytes between the values are padding, offsets and lengths. They were checked in the first log. A log with equal
-    bytes between its values has its values in the same places.
+    The bytes between the values are padding, offsets and lengths. If they equal those of the checked log, the values
+    are at the same positions, so the words need no check.
     """
 
     _values_struct: struct.Struct

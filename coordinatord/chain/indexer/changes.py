@@ -69,13 +69,13 @@ class NewProvider(msgspec.Struct, gc=False):
     operator: bytes
     box_key: bytes | None = None
     evidence: bytes | None = None
-    identity_at: int = 0
+    identity_issued_at: int = 0
     listed: bool = False
     allow_all_models: bool = False
     reputation: int = 500
     requested: int = 1
     ceiling: int = 0
-    capacity_at: int = 0
+    capacity_issued_at: int = 0
     active_jobs: int = 0
 
 
@@ -86,13 +86,13 @@ class ProviderPatch(msgspec.Struct, gc=False):
     operator: bytes | None = None
     box_key: bytes | None = None
     evidence: bytes | None = None
-    identity_at: int | None = None
+    identity_issued_at: int | None = None
     listed: bool | None = None
     allow_all_models: bool | None = None
     reputation: int | None = None
     requested: int | None = None
     ceiling: int | None = None
-    capacity_at: int | None = None
+    capacity_issued_at: int | None = None
     active_jobs: int = 0
 
 

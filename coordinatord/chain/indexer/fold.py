@@ -131,7 +131,7 @@ class EventMerger:
         # The registry rejects operations signed before the registration.
         time = self._block_time_of(self._block_number)
         self.changes.new_providers[event.provider_id] = NewProvider(
-            event.provider_id, event.operator, identity_at=time, capacity_at=time
+            event.provider_id, event.operator, identity_issued_at=time, capacity_issued_at=time
         )
 
     def _on_operator_changed(self, event: contract_events.OperatorChanged) -> None:
@@ -144,11 +144,15 @@ class EventMerger:
 
     def _on_identity_set(self, event: contract_events.IdentitySet) -> None:
         provider = self._get_provider_change(event.provider_id)
-        provider.box_key, provider.evidence, provider.identity_at = event.box_key, event.evidence, event.issued_at
+        provider.box_key, provider.evidence, provider.identity_issued_at = (
+            event.box_key,
+            event.evidence,
+            event.issued_at,
+        )
 
     def _on_capacity_requested(self, event: contract_events.CapacityRequested) -> None:
         provider = self._get_provider_change(event.provider_id)
-        provider.requested, provider.capacity_at = event.n, event.issued_at
+        provider.requested, provider.capacity_issued_at = event.n, event.issued_at
 
     def _on_provider_listed(self, event: contract_events.ProviderListed) -> None:
         self._get_provider_change(event.provider_id).listed = event.listed

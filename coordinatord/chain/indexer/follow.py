@@ -80,8 +80,8 @@ async def run_indexer(
 
 
 class IndexFollower:
-    """Indexer for one term of the role. When the term starts, the indexer reads its position and the blocks that can be
-    undone."""
+    """Follows the chain while this process holds the indexer role. Initially reads the index position and the blocks
+    that can be undone."""
 
     def __init__(self, source: BlockSource, settings: IndexerSettings, wake: Wake) -> None:
         self._source = source

@@ -31,7 +31,7 @@ from coordinatord.storage.database.connections import Database
 
 # A wallet with this many settled jobs in the last week is not a newcomer.
 MIN_ESTABLISHED_JOBS: Final = 10
-# An owner with this many settled jobs in the last week has the whole base.
+# The daily gas for posts and cancels grows with an owner's settled jobs of the last week, up to this many jobs.
 MIN_JOBS_FOR_FULL_BASE: Final = 40
 _HOUR_S: Final = 3600
 _BUDGET_OF_KIND: Final = {
@@ -53,16 +53,18 @@ _BUDGET_NAMES: Final = {
 
 @attrs.frozen(slots=True, kw_only=True)
 class GasPolicy:
-    """Gas per day of one signer. 0 means no limit. `per_settled` is added for each job of the last week that
-    settled. `newcomers` is for all newcomers together. `hourly_percent` is the share of a day's base available in
-    one hour."""
+    """Daily gas of one signer for each kind of op. 0 means no limit.
 
-    posts: int
-    work: int
-    upkeep: int
-    unlisted_upkeep: int
-    newcomers: int
-    per_settled: int
+    `daily_gas_per_settled_job` is added for each job of the last week that settled. `newcomers_daily_gas` is for all
+    newcomers together. `hourly_percent` is the share of the daily gas, without this addition, available in one hour.
+    """
+
+    posts_daily_gas: int
+    work_daily_gas: int
+    upkeep_daily_gas: int
+    unlisted_upkeep_daily_gas: int
+    newcomers_daily_gas: int
+    daily_gas_per_settled_job: int
     hourly_percent: int = 50
 
     @classmethod
@@ -74,28 +76,32 @@ class GasPolicy:
             return max(1, int(wallet_gas * percent / 100)) if wallet_gas else 0
 
         return cls(
-            posts=wallet_gas,
-            work=share(300),
-            upkeep=share(250),
-            unlisted_upkeep=share(10),
-            newcomers=newcomers_gas,
-            per_settled=share(2.5),
+            posts_daily_gas=wallet_gas,
+            work_daily_gas=share(300),
+            upkeep_daily_gas=share(250),
+            unlisted_upkeep_daily_gas=share(10),
+            newcomers_daily_gas=newcomers_gas,
+            daily_gas_per_settled_job=share(2.5),
         )
 
     def limits_for(self, budget: Budget, standing: Standing) -> GasLimits:
-        earned = self.per_settled * standing.settled
+        earned = self.daily_gas_per_settled_job * standing.settled
         is_new = standing.settled < MIN_ESTABLISHED_JOBS and not standing.listed and budget is not Budget.WORK
-        newcomers = (self._hourly_limit(self.newcomers), self.newcomers) if is_new and self.newcomers else None
+        newcomers = (
+            (self._hourly_limit(self.newcomers_daily_gas), self.newcomers_daily_gas)
+            if is_new and self.newcomers_daily_gas
+            else None
+        )
         match budget:
             case Budget.POSTS:
-                base = self.posts
+                base = self.posts_daily_gas
             # A cancel takes a third of its post's gas.
             case Budget.CANCELS:
-                base, earned = self.posts // 2, earned // 2
+                base, earned = self.posts_daily_gas // 2, earned // 2
             case Budget.WORK:
-                base = self.work
+                base = self.work_daily_gas
             case _:
-                base, earned = (self.upkeep if standing.listed else self.unlisted_upkeep), 0
+                base, earned = (self.upkeep_daily_gas if standing.listed else self.unlisted_upkeep_daily_gas), 0
         if base == 0:
             return GasLimits(budget, None, None, newcomers)
         if not is_new and budget in (Budget.POSTS, Budget.CANCELS):

@@ -94,8 +94,11 @@ class ChainedOpSimulator:
     def _find_chain(
         self, job: Iterable[StoredRelay], passing_ids: AbstractSet[int], reverts_alone: AbstractSet[int]
     ) -> list[_ChainedOp]:
-        """Return the undecided ops of a job that this account sends in this order, up to the last op that reverts
-        alone. Return an empty list if the first op reverts alone."""
+        """Return a job's first undecided ops, up to the last op that reverts when it is simulated without the ops
+        before it. This account must send all of them, to the same registry.
+
+        Return an empty list if there is no such op, or if it is the first: no earlier op can then make it pass.
+        """
         chain: list[_ChainedOp] = []
         for op in job:
             limit = self._account.planned_gas.limit(op.kind, len(op.calldata))

@@ -156,7 +156,9 @@ def _plan_transaction(rank: Rank, ops: Sequence[SimulatedRelay], tx_limits: TxLi
         alone = ops[0].gas
         gas = alone + alone * (1 << first.requeue_count) // 4 + _SINGLE_OP_EXTRA_GAS
         return PlannedTx(first.target, first.calldata, min(gas, tx_limits.gas), rank, relays)
-    calldata = relayed_calls.relay_calldata([_call_in_relay(op, before) for before, op in pairwise([None, *ops]) if op])
+    calldata = relayed_calls.relay_calldata(
+        [_calldata_in_relay(op, before) for before, op in pairwise([None, *ops]) if op]
+    )
     expected = [expected_share(relay.kind, len(relay.calldata)) for relay in relays]
     return PlannedTx(
         first.target,
@@ -168,7 +170,7 @@ def _plan_transaction(rank: Rank, ops: Sequence[SimulatedRelay], tx_limits: TxLi
     )
 
 
-def _call_in_relay(op: SimulatedRelay, before: SimulatedRelay | None) -> bytes:
+def _calldata_in_relay(op: SimulatedRelay, before: SimulatedRelay | None) -> bytes:
     """Return an op's calldata within a relay. A claim directly after its job's post is shortened, because the registry
     knows the terms from the post."""
     calldata = op.relay.calldata

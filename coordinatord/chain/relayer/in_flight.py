@@ -53,12 +53,12 @@ class PendingTx:
     # replaces the transaction.
     unsendable: bool = False
     turns_passed: int = 0
-    # True while no node has these bytes: they were not broadcast yet, or nodes refused every broadcast. Only known for
-    # bytes signed in this term: an earlier term may have sent its bytes without receiving the answer.
+    # True if certainly no node has the transaction: it was not broadcast yet, or nodes refused every broadcast. Always
+    # False if another process signed it, because that process may have sent it without receiving the answer.
     unsent: bool = False
     # Code of the last refusal, as stored. None once a node may have the bytes.
     refusal: str | None = None
-    # Expected gas of the carried ops, without margin. Only known for transactions signed in this term.
+    # Expected gas of the carried ops, without margin. 0 for transactions that another process signed.
     expected_gas: int = 0
     # Start of the transaction's current turn. None before a node's first verdict on the latest version.
     turn_started_at: float | None = None

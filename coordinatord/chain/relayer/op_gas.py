@@ -12,7 +12,8 @@ INCLUDED_CALLDATA_BYTES: Final = 1024
 # MAX_TOKEN_CALL_GAS.
 TOKEN_CALL_GAS: Final = 230_000
 MAX_TOKEN_CALL_GAS: Final = 2_100_000
-# Gas for each byte of calldata above INCLUDED_CALLDATA_BYTES. The floor price (EIP-7623) is 40.
+# Gas for each byte of calldata above INCLUDED_CALLDATA_BYTES, slightly above EIP-7623's floor price of 40 gas for a
+# nonzero byte.
 _GAS_PER_EXTRA_BYTE: Final = 41
 # State may make an op more expensive than the table, for example cold slots of many providers.
 _MARGIN_NUMERATOR: Final = 5

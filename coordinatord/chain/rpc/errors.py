@@ -11,9 +11,9 @@ from typing import Final
 
 import attrs
 
-# Longer than the messages of all known clients.
+# Longer than any error message of the known node software.
 _MAX_MESSAGE_CHARS: Final = 1_000
-# Longer than the data of all contract errors. The data is stored with a refused relay.
+# Longer than the encoded error of any market contract. A refused relay is stored with this error.
 _MAX_REVERT_BYTES: Final = 4_096
 
 

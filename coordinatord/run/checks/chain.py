@@ -152,7 +152,10 @@ class ChainChecks:
         ceiling = account.ceiling
         if ceiling.cap is not None and ceiling.is_below(account.market):
             detail = f"the chain's fee exceeds the ceiling of {ceiling.cap / _WEI_PER_GWEI:g} gwei"
-            remedy = "raise RELAY_MAX_FEE_GWEI, or wait for lower fees: until then exits wait, other ops are rejected"
+            remedy = (
+                "raise RELAY_MAX_FEE_GWEI, or wait for lower fees: until then settles, fails and reclaims wait,"
+                " other ops are rejected"
+            )
             yield wrong("fees", detail, remedy)
 
 

@@ -63,7 +63,11 @@ def replication_row(state: Replication) -> CheckRow:
     spare = _count_spare_standbys(state)
     if spare < 1:
         detail = f"synchronous, {names}, so a standby that hangs stops the market"
-        return fact("durability", detail, "name two standbys, of which one must confirm a commit: ANY 1 (a, b)")
+        return fact(
+            "durability",
+            detail,
+            "set synchronous_standby_names to two standbys, of which one must confirm a commit: ANY 1 (a, b)",
+        )
     return right("durability", f"synchronous, {names}; {spare} of {state.standbys} standbys may fail")
 
 

@@ -17,7 +17,9 @@ from coordinatord.storage.database.transactions import transaction
 
 log = structlog.get_logger(__name__)
 
-_SEQUENCE_STEP: Final = 1_000_000  # more ids than a standby can lack
+# A promoted standby may lack the last ids that the failed server issued. This step is larger than their number, so no
+# id is issued twice.
+_SEQUENCE_STEP: Final = 1_000_000
 _MOVE_SEQUENCES: Final = (
     "select setval(format('%I.%I', schemaname, sequencename), coalesce(last_value, 0) + $1) from pg_sequences"
     " where schemaname = current_schema()"

@@ -57,8 +57,8 @@ _MAX_ANSWER_BYTES: Final = 1 << 20
 _ANSWER_TIMEOUT_S: Final = 90.0
 # Measures the clock difference for operators only. Requests to Kubo are not signed.
 _STORE_CLOCK: Final = StoreClock()
-# Request the same layout from all versions of Kubo, because Kubo's default has changed. The node chooses the layout of
-# links.
+# Set the options whose defaults differ between versions of Kubo, so that all versions split content into the same raw
+# blocks. The node's own configuration decides how these blocks are linked into a tree.
 _IMPORT_OPTIONS: Final = {
     "pin": "true",
     "cid-version": "1",

@@ -18,7 +18,7 @@ _NEWCOMER_BYTES_DIVISOR: Final = 64
 _SUMS_REFRESH_INTERVAL_S: Final = 1.0
 # Minimum time between two reads of the sums, as a multiple of the duration of the last read.
 _SUMS_READ_PAUSE_FACTOR: Final = 20.0
-# Lifetime of an unused upload, after which its space is free.
+# Retry-After of a `busy` error. An unused upload expires within this time, and its space is then free.
 _RETRY_AFTER_S: Final = 300
 
 

@@ -236,7 +236,7 @@ class PinningStore:
         # The id of a single raw block is the digest of the content. The id of larger content depends on the store's
         # layout.
         raw_cid = str(Cid("raw", payload.sha256))
-        # Batch lines usually end here: the content id is known and correct.
+        # Usual for small content, such as a line of a batch: the response already has the correct content id.
         if cid_from_headers(response.headers) == raw_cid:
             return PinnedObject(raw_cid, payload.size)
         cid = await self._read_cid(response, key)

@@ -208,7 +208,7 @@ async def run_(
     output = connection.output
     output.next_step = _NOT_POSTED
     async with connection.client(wallet=True) as client:
-        client.require_readable()
+        client.require_gateway()
         numbers = list(range(1, len(order.lines) + 1))
         if again is not None:
             numbers = await _find_failed_lines(client, again, len(order.lines))
@@ -231,7 +231,7 @@ async def run_(
             output.next_step = NextStep(
                 f"the batch is {ended.status}; its results can be read again", (results_command,)
             )
-            results = client.batches.results(ended, custom_ids=prepared.custom_ids, charges=prepared.fees)
+            results = client.batches.results(ended, custom_ids=prepared.custom_ids, fee_terms=prepared.fees)
             outcomes = await _write_results(results, prepared.lines, write, progress_bar, numbers)
     return _report_outcomes(output, outcomes)
 

@@ -11,7 +11,14 @@ from common.settings.listing import describe_settings, settings_json, settings_t
 from common.text_table import terminal_columns
 from svc.cli.exit_codes import ExitCode
 from svc.profile_changes import SETTINGS, change_setting
-from svc.profiles import DEFAULT_PROFILE, PROFILE_VARIABLE, find_overrides, open_sources, profiles_path, read_profiles
+from svc.profiles import (
+    DEFAULT_PROFILE,
+    PROFILE_VARIABLE,
+    find_overrides,
+    profiles_path,
+    read_profiles,
+    select_setting_sources,
+)
 from svc.settings import Settings
 from svc.variables import Variables, variable_name
 
@@ -43,7 +50,7 @@ def show(profile: str | None, as_json: bool) -> ExitCode:
     """Show every setting and where it comes from. Keys are not shown."""
     try:
         environment = {**os.environ, PROFILE_VARIABLE: profile} if profile else os.environ
-        sources = open_sources(environment)
+        sources = select_setting_sources(environment)
         _, profiles = read_profiles(environment)
     except Refused as refused:
         raise click.UsageError(refused.message) from None

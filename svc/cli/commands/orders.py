@@ -103,7 +103,7 @@ async def run(
     output, destination = connection.output, Destination(out, folder, raw)
     output.next_step = NOT_POSTED
     async with connection.client(wallet=True) as client:
-        client.require_readable()
+        client.require_gateway()
         if in_tab:
             await _run_in_tab(connection, client, order, destination)
             return

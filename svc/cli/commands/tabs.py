@@ -92,7 +92,7 @@ async def open_(
         provider=provider, window=window, requests=requests, units_out=units_out, max_amount=max_amount
     )
     async with connection.client(wallet=True) as client:
-        client.require_readable()
+        client.require_gateway()
         deployment, listed = await client.chain(), await client.models.get(model)
         opener = TabOpener(connection, client, deployment, model, options)
         if no_chat:

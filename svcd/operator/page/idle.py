@@ -162,7 +162,7 @@ def _market_reasons(model: ModelState, state: DaemonState) -> Iterator[IdleReaso
                 model.name,
                 blocks=False,
             )
-    since = " since the start" if model.seconds_since_orders is None else ""
+    since = ", since svcd started" if model.seconds_since_orders is None else ""
     yield IdleReason(f"no orders for {format_duration(silence)} on {model.name}{since}", "", model.name, blocks=False)
 
 

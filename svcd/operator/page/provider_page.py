@@ -19,7 +19,7 @@ import trio
 from common import quotes
 from common.address_book import AddressBook
 from common.checks import CheckRow, check_records, wrong
-from common.daemon.operators_port import TEXT_HEADERS, Page
+from common.daemon.operators_port import TEXT_HEADERS, OperatorsResponse
 from common.daemon.process import RELEASE, Fatal
 from common.refusal import Refused
 from common.scalars import hex_of
@@ -118,17 +118,17 @@ class ProviderPage:
     _started_at: float = attrs.field(factory=trio.current_time)
     _files: Mapping[str, StaticFile] = attrs.field(factory=load_page_files)
 
-    async def get_page(self, path: str, host: str) -> Page | None:
+    async def get_page(self, path: str, host: str) -> OperatorsResponse | None:
         """Return a file of the page, or the state as JSON. Return None for an unknown path."""
         file = self._files.get(path)
         if file is None and path != STATE_PATH:
             return None
         if not is_own_host(host, self.config.metrics_host):
             text = f"host {host!r} is not a name of this server; open the page by IP address or as localhost\n"
-            return Page(421, text.encode("ascii", "backslashreplace"), TEXT_HEADERS)
+            return OperatorsResponse(421, text.encode("ascii", "backslashreplace"), TEXT_HEADERS)
         if file is not None:
-            return Page(200, file.body, file.headers)
-        return Page(200, await self.state_json(), _JSON_HEADERS)
+            return OperatorsResponse(200, file.body, file.headers)
+        return OperatorsResponse(200, await self.state_json(), _JSON_HEADERS)
 
     async def state_json(self) -> bytes:
         """Return the state as JSON, at most a second old. Requests that arrive together share one computation."""

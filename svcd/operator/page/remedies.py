@@ -57,7 +57,7 @@ _EXPLANATIONS: Final[dict[str, tuple[str, str]]] = {
 
 
 def explain_reason(reason: str) -> tuple[str, str]:
-    """Return the cause and the remedy of a reason."""
+    """Return what caused a job to fail for this reason code, and what the provider can do about it."""
     if reason in _EXPLANATIONS:
         return _EXPLANATIONS[reason]
     if reason.startswith(("settle_http_", "session_http_")):

@@ -7,7 +7,7 @@ from typing import Any, Final
 import anyio
 from web3.exceptions import ContractLogicError, TimeExhausted, Web3RPCError
 
-from devnet.contracts import MarketChain, connect_to_chain, contract_at
+from devnet.contracts import SigningNode, connect_to_chain, contract_at
 from tests.soak.ground import Ground
 from tests.soak.programs import JOURNAL_BLOCKS
 
@@ -52,7 +52,7 @@ async def _let_all_pay(ground: Ground) -> None:
                 await _sent(chain, token, admin, "setBlacklisted", client.address, False)
 
 
-async def _sent(chain: MarketChain, token: Any, issuer: str, method: str, *arguments: object) -> None:
+async def _sent(chain: SigningNode, token: Any, issuer: str, method: str, *arguments: object) -> None:
     """Send until a block holds it. After a fee spike or a reorganisation, blocks may leave the issuer's transactions
     out for longer than one attempt waits."""
     for attempt in range(_SEND_ATTEMPTS):

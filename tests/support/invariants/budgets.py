@@ -58,8 +58,8 @@ async def budget_violations(
             )
     together = await connection.fetchrow(_NEWCOMERS)
     gas, largest = (together["gas"] or 0, together["largest"] or 0) if together is not None else (0, 0)
-    if policy.newcomers and gas > policy.newcomers + mined_again * largest:
-        found.append(f"I12: newcomers caused {gas} gas, and may cause {policy.newcomers}")
+    if policy.newcomers_daily_gas and gas > policy.newcomers_daily_gas + mined_again * largest:
+        found.append(f"I12: newcomers caused {gas} gas, and may cause {policy.newcomers_daily_gas}")
     return found + [line for row in await connection.fetch(_STORED) for line in _too_much_stored(row, config)]
 
 

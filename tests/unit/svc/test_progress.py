@@ -96,7 +96,7 @@ async def ordered(node: FakeNode | None = None) -> Order:
     options = {} if node is None else {"rpc_url": NODE}
     client = coordinator.client(gateways="http://gateway", cipher_key=CIPHER, **options)
     order = Order(coordinator, client, await client.prepare("demo/text", "hello", window="async", units_out=10))
-    client._account.last_charges = FeeTerms(FEE_BPS, GAS_FEE)  # as set by submitting the order
+    client._account.last_fee_terms = FeeTerms(FEE_BPS, GAS_FEE)  # as set by submitting the order
     order.holds()
     return order
 

@@ -42,10 +42,10 @@ PROTECTED: Final = {
     "gas": attrs.asdict(
         attrs.evolve(
             GasPolicy.from_daily_gas(500_000, 5_000_000),
-            work=60_000_000,
-            upkeep=50_000_000,
-            unlisted_upkeep=1_600_000,
-            per_settled=500_000,
+            work_daily_gas=60_000_000,
+            upkeep_daily_gas=50_000_000,
+            unlisted_upkeep_daily_gas=1_600_000,
+            daily_gas_per_settled_job=500_000,
             hourly_percent=100,
         )
     ),

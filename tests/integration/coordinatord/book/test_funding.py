@@ -9,7 +9,7 @@ import pytest
 from common.eip712 import digest
 from common.keccak import keccak256
 from common.secp256k1 import Wallet
-from devnet.contracts import MarketChain, connect_to_chain, contract_at
+from devnet.contracts import SigningNode, connect_to_chain, contract_at
 from tests.integration.coordinatord.book.test_polls import poll
 from tests.integration.coordinatord.scene.faults import unreachable
 from tests.integration.coordinatord.scene.party import Party
@@ -23,12 +23,12 @@ _CANCEL_TYPE = keccak256(b"CancelAuthorization(address authorizer,bytes32 nonce)
 
 
 @pytest.fixture
-async def chain(stage: Stage) -> AsyncIterator[MarketChain]:
+async def chain(stage: Stage) -> AsyncIterator[SigningNode]:
     async with connect_to_chain(stage.world.anvil.rpc_url) as chain:
         yield chain
 
 
-async def in_index(stage: Stage, chain: MarketChain) -> None:
+async def in_index(stage: Stage, chain: SigningNode) -> None:
     """Wait until the index has caught up with the chain."""
     head = await chain.web3.eth.block_number
 
@@ -39,21 +39,21 @@ async def in_index(stage: Stage, chain: MarketChain) -> None:
     await until(ask, 200)
 
 
-async def transfer(stage: Stage, chain: MarketChain, sender: str, to: str, amount: int) -> None:
+async def transfer(stage: Stage, chain: SigningNode, sender: str, to: str, amount: int) -> None:
     addresses = {wallet.address.lower(): wallet.address for wallet in stage.world.wallets.all}
     token = contract_at(chain, "DevToken", stage.world.market.token)
     await chain.send(token, addresses[sender], "transfer", addresses[to], amount)
     await in_index(stage, chain)
 
 
-async def balance_of(stage: Stage, chain: MarketChain, address: str) -> int:
+async def balance_of(stage: Stage, chain: SigningNode, address: str) -> int:
     token = contract_at(chain, "DevToken", stage.world.market.token)
     addresses = {wallet.address.lower(): wallet.address for wallet in stage.world.wallets.all}
     balance: int = await token.functions.balanceOf(addresses[address]).call()
     return balance
 
 
-async def cancel_authorization(stage: Stage, chain: MarketChain, wallet: Wallet, job: str) -> None:
+async def cancel_authorization(stage: Stage, chain: SigningNode, wallet: Wallet, job: str) -> None:
     nonce = bytes.fromhex(job[2:])
     separator = stage.ground.domains.token.separator
     signature = wallet.sign(digest(separator, keccak256(_CANCEL_TYPE + bytes(12) + wallet.address + nonce)))
@@ -69,7 +69,7 @@ async def wait_is_over(stage: Stage) -> None:
 
 
 async def test_jobs_of_an_unfunded_owner_are_not_leased(
-    client: Party, stranger: Party, provider: Party, stage: Stage, chain: MarketChain
+    client: Party, stranger: Party, provider: Party, stage: Stage, chain: SigningNode
 ) -> None:
     unfunded = [(await client.post())["job_id"] for _ in range(3)]
     small = (await client.post(units_in=1, units_out=1))["job_id"]
@@ -85,7 +85,7 @@ async def test_jobs_of_an_unfunded_owner_are_not_leased(
 
 
 async def test_job_with_cancelled_authorization_is_not_leased(
-    client: Party, provider: Party, stage: Stage, chain: MarketChain
+    client: Party, provider: Party, stage: Stage, chain: SigningNode
 ) -> None:
     job, other = (await client.post())["job_id"], (await client.post())["job_id"]
     await cancel_authorization(stage, chain, client.wallet, job)
@@ -102,7 +102,7 @@ async def test_job_with_cancelled_authorization_is_not_leased(
 
 
 async def test_claim_refused_for_payment_backs_off_leases(
-    client: Party, provider: Party, stage: Stage, chain: MarketChain
+    client: Party, provider: Party, stage: Stage, chain: SigningNode
 ) -> None:
     job = (await client.post())["job_id"]
     assert await poll(provider, POLL) == [job]  # funded when leased

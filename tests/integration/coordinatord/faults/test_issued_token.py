@@ -12,7 +12,7 @@ from eth_utils.address import to_checksum_address
 from common.scalars import base64_of
 from devnet.accounts import DevWallets
 from devnet.anvil import CHAIN_ID, Anvil
-from devnet.contracts import MarketChain, connect_to_chain, contract_at, deploy_all
+from devnet.contracts import SigningNode, connect_to_chain, contract_at, deploy_all
 from devnet.market import open_market
 from devnet.world import World
 from tests.integration.coordinatord.faults.invariants import all_violations
@@ -109,7 +109,7 @@ async def test_payer_delegating_to_code_is_refused_until_undone(issued_world: Wo
     assert (await provider.run(provider.claim(job))).status_code == 201
 
 
-async def delegate(chain: MarketChain, world: World, client: Party, code: str) -> None:
+async def delegate(chain: SigningNode, world: World, client: Party, code: str) -> None:
     """Send a transaction of type 4, paid for by another account."""
     web3, sender = chain.web3, world.wallets.admin
     owner = to_checksum_address(client.address)

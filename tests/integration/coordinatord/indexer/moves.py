@@ -17,7 +17,7 @@ from common.secp256k1 import Wallet
 from devnet.accounts import DevWallet
 from devnet.anvil import CHAIN_ID
 from devnet.catalogue import FEE_BPS, GAS_FEE
-from devnet.contracts import MarketChain, contract_at
+from devnet.contracts import SigningNode, contract_at
 from devnet.world import World
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ def address_book(world: World) -> AddressBook:
 class Moves:
     """The state of the chain. Call `branch` before a fork, and continue with the copy after it."""
 
-    chain: MarketChain
+    chain: SigningNode
     world: World
     random: Random
     open: list[bytes] = attrs.field(factory=list)

@@ -52,7 +52,7 @@ def other_job_registry(ground: Ground, contracts: dict[str, Contract]) -> None:
 PLANTED: list[tuple[Callable[[Ground, dict[str, Contract]], None], list[str]]] = [
     (by_admin("JobRegistry", "setFees", 300, 1235), ["JobRegistry: gas fee"]),
     (by_admin("JobRegistry", "setFees", 299, 1234), ["JobRegistry: fee in bps"]),
-    (by_admin("JobRegistry", "setTokenGas", 200_001), ["JobRegistry: gas of a call of the token"]),
+    (by_admin("JobRegistry", "setTokenGas", 200_001), ["JobRegistry: gas limit of a token call"]),
     (by_admin("ProviderRegistry", "setPointPrice", 251), ["ProviderRegistry: price of a point"]),
     (by_admin("JobRegistry", "setSla", 60, False), ["JobRegistry: windows in seconds"]),
     (by_admin("JobRegistry", "setSla", 61, True), ["JobRegistry: windows in seconds"]),

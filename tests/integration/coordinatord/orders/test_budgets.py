@@ -29,12 +29,12 @@ def stage_settings() -> dict[str, object]:
     """Estimates leave room for two posts under way. The gas actually used leaves no room for a third."""
     return {
         "gas": {
-            "posts": 300_000,
-            "work": 1,
-            "upkeep": 50_000_000,
-            "unlisted_upkeep": 1_500_000,
-            "newcomers": 2_000_000_000,
-            "per_settled": 1_000_000,
+            "posts_daily_gas": 300_000,
+            "work_daily_gas": 1,
+            "upkeep_daily_gas": 50_000_000,
+            "unlisted_upkeep_daily_gas": 1_500_000,
+            "newcomers_daily_gas": 2_000_000_000,
+            "daily_gas_per_settled_job": 1_000_000,
             "hourly_percent": 100,
         },
         "storage": {"new_bytes": ROOM, "new_rows": 0, "earned_bytes": 0, "earned_rows": 0},

@@ -31,7 +31,13 @@ from coordinatord.storage.database.notices import Notices
 from devnet.anvil import CHAIN_ID, Anvil
 
 UNLIMITED: Final = GasPolicy(
-    posts=0, work=0, upkeep=0, unlisted_upkeep=0, newcomers=0, per_settled=0, hourly_percent=100
+    posts_daily_gas=0,
+    work_daily_gas=0,
+    upkeep_daily_gas=0,
+    unlisted_upkeep_daily_gas=0,
+    newcomers_daily_gas=0,
+    daily_gas_per_settled_job=0,
+    hourly_percent=100,
 )
 # Pretend that an index is ahead of every block, so that tests without an index do not wait for one.
 _INDEX_FAR_AHEAD = (

@@ -8,7 +8,7 @@ from common.secp256k1 import Wallet
 from coordinatord.chain.relayer.relaying import RelayMined
 from coordinatord.chain.relayer.role import relayer_role_of
 from devnet.accounts import DevWallets
-from devnet.contracts import MarketChain, connect_to_chain, contract_at
+from devnet.contracts import SigningNode, connect_to_chain, contract_at
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand, until_pooled
 from tests.integration.coordinatord.relayer.ops import Ops, signer
@@ -22,7 +22,7 @@ def checksum(account: bytes) -> str:
     return str(to_checksum_address(account))
 
 
-async def set_role(chain: MarketChain, world: World, account: bytes, allowed: bool) -> None:
+async def set_role(chain: SigningNode, world: World, account: bytes, allowed: bool) -> None:
     for name, address in (("JobRegistry", world.market.jobs), ("ProviderRegistry", world.market.providers)):
         await chain.send(
             contract_at(chain, name, address), world.wallets.admin.address, "setRelayer", checksum(account), allowed

@@ -12,7 +12,13 @@ from coordinatord.run.constructors import gas_policy
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 POLICY = GasPolicy(
-    posts=1000, work=2000, upkeep=500, unlisted_upkeep=100, newcomers=9000, per_settled=50, hourly_percent=40
+    posts_daily_gas=1000,
+    work_daily_gas=2000,
+    upkeep_daily_gas=500,
+    unlisted_upkeep_daily_gas=100,
+    newcomers_daily_gas=9000,
+    daily_gas_per_settled_job=50,
+    hourly_percent=40,
 )
 NEW = Standing(settled=0, listed=False, position=1, open_amounts=0, unindexed_amounts=0)
 ALL = (3600, 9000)
@@ -43,7 +49,7 @@ def test_limits_grow_with_settled_jobs_and_newcomers_share_one(
 
 
 def test_zero_is_no_limit() -> None:
-    free = attrs.evolve(POLICY, posts=0, newcomers=0)
+    free = attrs.evolve(POLICY, posts_daily_gas=0, newcomers_daily_gas=0)
     assert free.limits_for(Budget.POSTS, NEW) == GasLimits(Budget.POSTS, None, None, None)
 
 
@@ -55,8 +61,8 @@ def test_defaults_match_the_readme() -> None:
     assert (new.daily_gas // gas_estimate(RelayKind.POST), new.hourly_gas // gas_estimate(RelayKind.POST)) == (133, 66)
     assert [_posts_a_day(policy, settled) for settled in (0, 9, 10, 40, 100)] == [133, 163, 66, 266, 466]
     full_identity = gas_estimate(RelayKind.SET_IDENTITY, 32_768 + 300)
-    assert policy.unlisted_upkeep // full_identity == 1
-    assert policy.newcomers // gas_estimate(RelayKind.POST) == 13_333
+    assert policy.unlisted_upkeep_daily_gas // full_identity == 1
+    assert policy.newcomers_daily_gas // gas_estimate(RelayKind.POST) == 13_333
     assert [_gas_of_a_thousand(policy, settled) for settled in (0, 1, 9)] == [2 * 10**9] * 3
     assert [_gas_of_a_thousand(policy, settled) for settled in (10, 40)] == [15 * 10**9, 60 * 10**9]
 

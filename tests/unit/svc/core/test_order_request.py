@@ -1,7 +1,7 @@
 import pytest
 
 from common.refusal import Refused
-from svc.core.order_request import OrderRequest, price_request, probe_body
+from svc.core.order_request import OrderRequest, candidates_request_body, price_request
 from svc.records import Model, ModelDetails
 
 MODEL = Model("m", "x", ModelDetails(3, True, {"properties": {"input": {"type": "string"}, "max_tokens": {}}}))
@@ -11,12 +11,12 @@ def test_text_is_wrapped_and_shaped() -> None:
     shaped = price_request(OrderRequest("m", "hello"), MODEL)
     assert shaped.input == {"input": "hello"}
     assert (shaped.modality, shaped.sla_secs, shaped.rates) == ("text", 86_400, None)
-    assert probe_body(shaped) == {"model_id": 3, "sla_secs": 86_400, "units_in": 5, "units_out": 4096}
+    assert candidates_request_body(shaped) == {"model_id": 3, "sla_secs": 86_400, "units_in": 5, "units_out": 4096}
 
 
 def test_named_provider_is_probed_for() -> None:
     shaped = price_request(OrderRequest("m", {"max_tokens": 5, "top_k": 1}, "async", provider=9), MODEL)
-    assert probe_body(shaped)["designated"] == 9
+    assert candidates_request_body(shaped)["designated"] == 9
     assert shaped.unlisted == ("top_k",)
 
 

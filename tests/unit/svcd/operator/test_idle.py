@@ -63,7 +63,7 @@ def test_reason_of_the_whole_daemon_hides_those_of_models(changed: dict[str, Any
             {"seconds_since_orders": None},
             [
                 "priced above 3 of 4 competitors on demo/text-small in the window of 1 hour",
-                "no orders for 1 hour on demo/text-small since the start",
+                "no orders for 1 hour on demo/text-small, since svcd started",
             ],
         ),
     ],
