@@ -32,7 +32,7 @@ class HandedOverKey:
     """Secret key of an escrow, and the time from which the key is announced."""
 
     secret: bytearray = attrs.field(repr=lambda _: "<SECRET>")
-    announced_from: int
+    announced_from_ms: int
 
 
 def handover_content(release: int, keys: Sequence[HandedOverKey]) -> bytearray:
@@ -44,7 +44,7 @@ def handover_content(release: int, keys: Sequence[HandedOverKey]) -> bytearray:
     _HEAD_LAYOUT.pack_into(written, 0, _VERSION, release, len(keys))
     for start, key in zip(range(_HEAD_LAYOUT.size, len(written), _GENERATION_BYTES), keys, strict=True):
         written[start : start + KEY_BYTES] = key.secret
-        _TIME_LAYOUT.pack_into(written, start + KEY_BYTES, key.announced_from)
+        _TIME_LAYOUT.pack_into(written, start + KEY_BYTES, key.announced_from_ms)
     return written
 
 

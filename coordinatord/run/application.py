@@ -184,7 +184,7 @@ def compose_application(
     checks = OrderChecks(
         domains=domains,
         registry=jobs,
-        promises=SolvencyChecks(PaymentToken(callers_rpc, book.paytoken)),
+        solvency=SolvencyChecks(PaymentToken(callers_rpc, book.paytoken)),
         budgets=budgets,
         relayer=dependencies.relayer.address,
         uploads=uploads,

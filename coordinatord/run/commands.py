@@ -46,14 +46,14 @@ def spender_table(spenders: "Sequence[TopSpender]", columns: int | None = None) 
     if not spenders:
         return "no gas was spent in the last 24 hours"
     rows = [_SPENDER_HEADER] + [
-        (_signer_name(s.signer), s.kind, f"{s.last_hour:,}", f"{s.last_day:,}") for s in spenders
+        (_signer_name(s.signer), s.kind, f"{s.last_hour_gas:,}", f"{s.last_day_gas:,}") for s in spenders
     ]
     return "\n".join(grid_lines(rows, columns, right_aligned={2, 3}))
 
 
 def spender_rows(spenders: "Sequence[TopSpender]") -> list[dict[str, object]]:
     return [
-        {"signer": _signer_name(s.signer), "kind": s.kind, "last_hour": s.last_hour, "last_day": s.last_day}
+        {"signer": _signer_name(s.signer), "kind": s.kind, "last_hour": s.last_hour_gas, "last_day": s.last_day_gas}
         for s in spenders
     ]
 

@@ -109,9 +109,9 @@ class Janitor:
 
 
 def _set_replication_metrics(replication: Replication) -> None:
-    metrics.database_standbys.labels("synchronous").set(replication.synchronous)
-    metrics.database_standbys.labels("hidden").set(replication.hidden)
-    asynchronous = replication.standbys - replication.synchronous - replication.hidden
+    metrics.database_standbys.labels("synchronous").set(replication.synchronous_count)
+    metrics.database_standbys.labels("hidden").set(replication.hidden_count)
+    asynchronous = replication.standby_count - replication.synchronous_count - replication.hidden_count
     metrics.database_standbys.labels("asynchronous").set(asynchronous)
     metrics.database_replay_lag.labels("primary").set(replication.lag_s)
 

@@ -410,7 +410,7 @@ def test_batch_line_passes_every_check(checks: LineChecks, order: Case) -> None:
     line = examples("Batches", "jsonl")[0]
     [good] = checks.check_lines([InputLine(1, json.dumps(line).encode())])
     assert isinstance(good, PaidLine)
-    assert good.paid.body.job_id.hex() == order["job_id"][2:]
+    assert good.paid_order.order.job_id.hex() == order["job_id"][2:]
 
 
 def test_wrapped_line_is_refused_as_the_page_says(checks: LineChecks) -> None:

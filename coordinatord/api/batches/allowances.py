@@ -28,7 +28,7 @@ class LineAllowances:
     budget grows as earlier lines settle. A line beyond its owner's balance fails, like a single submission. A post that
     was dropped before signing waits until the budget and the balance have room again."""
 
-    promises: SolvencyChecks
+    solvency: SolvencyChecks
     policy: GasPolicy
 
     async def count_posts_within_budget(self, connection: Connection, owner: bytes, limit: int) -> int:
@@ -65,15 +65,15 @@ class LineAllowances:
         """Return the limits of owners with posts that were dropped before signing and will be queued again."""
         standings = await _read_standings(connection, owners)
         async with keep_transaction_open(connection):
-            views = [self.promises.token.balance_view(owner) for owner in owners]
-            answers = await read_many(self.promises.token.rpc, views, "rpc_internal")
+            views = [self.solvency.token.balance_view(owner) for owner in owners]
+            answers = await read_many(self.solvency.token.rpc, views, "rpc_internal")
         balances = dict(zip(owners, map(decode_balance, answers), strict=True))
         return {owner: self._build_allowance(owner, each, balances[owner]) for owner, each in standings.items()}
 
     def _build_allowance(self, owner: bytes, standing: Standing, balance: int | None) -> Allowance:
         spending = Spending(owner, gas_estimate(RelayKind.POST), self.policy.limits_for(Budget.POSTS, standing))
         headroom = balance - standing.open_amounts if balance is not None else None
-        return Allowance(spending, headroom, standing.position)
+        return Allowance(spending, headroom, standing.block_number)
 
     async def _reject_unfunded(
         self, checked: Sequence[CheckedLine], standings: Mapping[bytes, Standing], balances: Mapping[bytes, int]
@@ -89,16 +89,18 @@ class LineAllowances:
             if not isinstance(one, PaidLine) or one.owner not in checked_balances:
                 results.append(one)
                 continue
-            owner, total = one.owner, promised[one.owner] + one.paid.amount
+            owner, total = one.owner, promised[one.owner] + one.paid_order.amount
             if total > checked_balances[owner] and owner not in read_again:
                 read_again.add(owner)
-                checked_balances[owner] = await self.promises.read_balance_as_indexed(
+                checked_balances[owner] = await self.solvency.read_balance_as_indexed(
                     owner, standings[owner], balances[owner]
                 )
             if total > checked_balances[owner]:
                 metrics.budget_refusals.labels("balance").inc()
-                refusal = insufficient_balance(owner, one.paid.amount, balances[owner])
-                results.append(LineRecord(one.line, one.paid.body.job_id, None, refusal.name, refusal.message))
+                refusal = insufficient_balance(owner, one.paid_order.amount, balances[owner])
+                results.append(
+                    LineRecord(one.line_number, one.paid_order.order.job_id, None, refusal.name, refusal.message)
+                )
             else:
                 promised[owner] = total
                 results.append(one)

@@ -94,8 +94,10 @@ class BatchExpander:
                 async with keep_transaction_open(connection):
                     portion = await self._read_lines(work, start, len(records))
         await lines_sql.record_lines(connection, work.batch_id, records)
-        expanded = portion.end.offset >= (work.input_bytes or 0)
-        await work_sql.move_cursor(connection, work.batch_id, portion.end.offset, portion.end.lines, expanded=expanded)
+        expanded = portion.next_cursor.offset >= (work.input_bytes or 0)
+        await work_sql.move_cursor(
+            connection, work.batch_id, portion.next_cursor.offset, portion.next_cursor.lines, expanded=expanded
+        )
 
     async def _read_lines(self, work: BatchWork, start: FileCursor, max_lines: int) -> LinePortion:
         if work.input_bytes is None:
@@ -137,18 +139,18 @@ class BatchExpander:
             # One thread checks all lines. A second thread would add less than half of the throughput of the first,
             # because a third of the work holds the GIL.
             checked = await to_thread.run_sync(checks.check_lines, lines)
-            bodies = [line.paid.body for line in checked if isinstance(line, PaidLine)]
+            bodies = [line.paid_order.order for line in checked if isinstance(line, PaidLine)]
             # No other checks of the chain are needed here, because the relayer simulates every post before sending.
-            facts = await read_chain_facts(self.registry, self.allowances.promises.token, bodies)
+            facts = await read_chain_facts(self.registry, self.allowances.solvency.token, bodies)
         uploads = await files_sql.find_inputs(connection, _upload_names(checked))
         posted = await lines_sql.find_posted(connection, work.batch_id, [body.job_id for body in bodies])
         checked = [_check_against_chain(line, facts, uploads, posted) for line in checked]
         allowed, allowances = await self.allowances.select_allowed_lines(connection, checked, facts.balances)
-        paid = [line.paid for line in allowed if isinstance(line, PaidLine)]
+        paid = [line.paid_order for line in allowed if isinstance(line, PaidLine)]
         inline = [
-            (order.body.job_id, order.body.container, order.body.owner)
+            (order.order.job_id, order.order.container, order.order.owner)
             for order in paid
-            if order.body.container is not None
+            if order.order.container is not None
         ]
         async with keep_transaction_open(connection):
             cids = await self.containers.store(inline)
@@ -156,9 +158,9 @@ class BatchExpander:
         used_uploads = {name: uploads[name] for name in _upload_names(allowed)}
         attached = await files_sql.attach_inputs(connection, used_uploads, self.retention_seconds)
         cids |= {
-            order.body.job_id: used_uploads[name].cid
+            order.order.job_id: used_uploads[name].cid
             for order in paid
-            if (name := (order.body.owner, order.body.container_cid or "")) in attached
+            if (name := (order.order.owner, order.order.container_cid or "")) in attached
         }
         posts = await to_thread.run_sync(_build_posts, allowed, cids)
         relay_ids = await posts_sql.insert_posts(connection, self.registry.address, posts, allowances)
@@ -171,7 +173,7 @@ class BatchExpander:
 
 def _upload_names(lines: Sequence[CheckedLine]) -> list[UploadName]:
     """Return the names of the uploads that the lines refer to."""
-    bodies = [line.paid.body for line in lines if isinstance(line, PaidLine)]
+    bodies = [line.paid_order.order for line in lines if isinstance(line, PaidLine)]
     return sorted({(body.owner, body.container_cid) for body in bodies if body.container_cid is not None})
 
 
@@ -182,7 +184,7 @@ def _check_against_chain(
     `posted`."""
     if isinstance(line, LineRecord):
         return line
-    body = line.paid.body
+    body = line.paid_order.order
     fault = next(facts.find_faults(body), None)
     if fault is None and body.container_cid is not None:
         fault = upload_fault(body, uploads.get((body.owner, body.container_cid)))
@@ -190,18 +192,18 @@ def _check_against_chain(
         return line.failure_record(fault)
     if body.job_id in posted:
         message = "another line of the file has the same job_id"
-        return LineRecord(line.line, body.job_id, None, "duplicate_job_id", message)
+        return LineRecord(line.line_number, body.job_id, None, "duplicate_job_id", message)
     posted.add(body.job_id)
     return line
 
 
 def _build_posts(lines: Sequence[CheckedLine], cids: Mapping[bytes, str]) -> list[BatchPost]:
     """Return the posts of the lines that have a stored container."""
-    paid = [line.paid for line in lines if isinstance(line, PaidLine)]
+    paid = [line.paid_order for line in lines if isinstance(line, PaidLine)]
     return [
-        BatchPost(order.body.job_id, order.dedupe_digest(cid), order.calldata(cid), order.body.owner, order.amount)
+        BatchPost(order.order.job_id, order.dedupe_digest(cid), order.calldata(cid), order.order.owner, order.amount)
         for order in paid
-        if (cid := cids.get(order.body.job_id)) is not None
+        if (cid := cids.get(order.order.job_id)) is not None
     ]
 
 
@@ -209,7 +211,7 @@ def _line_record(line: CheckedLine, relays: Mapping[bytes, int]) -> LineRecord:
     """Return the record of a line. If the line has no relay, its upload has expired since the check."""
     if isinstance(line, LineRecord):
         return line
-    relay_id = relays.get(line.paid.body.job_id)
+    relay_id = relays.get(line.paid_order.order.job_id)
     if relay_id is None:
         return line.failure_record(UNKNOWN_UPLOAD)
-    return LineRecord(line.line, line.paid.body.job_id, relay_id, None, None)
+    return LineRecord(line.line_number, line.paid_order.order.job_id, relay_id, None, None)

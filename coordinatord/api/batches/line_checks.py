@@ -27,15 +27,15 @@ INCOMPLETE_LINE_MESSAGE: Final = (
 class PaidLine:
     """Line with a complete submission."""
 
-    line: int
-    paid: PaidOrder
+    line_number: int
+    paid_order: PaidOrder
 
     @property
     def owner(self) -> bytes:
-        return self.paid.body.owner
+        return self.paid_order.order.owner
 
     def failure_record(self, fault: Fault) -> LineRecord:
-        return LineRecord(self.line, self.paid.body.job_id, None, fault.line_code, fault.message)
+        return LineRecord(self.line_number, self.paid_order.order.job_id, None, fault.line_code, fault.message)
 
 
 CheckedLine: TypeAlias = PaidLine | LineRecord
@@ -52,7 +52,7 @@ class LineChecks:
     domains: Domains
     registry: bytes
     endpoint: str
-    terms: FeeTerms
+    fee_terms: FeeTerms
     now: float
 
     def check_lines(self, lines: Sequence[InputLine]) -> list[CheckedLine]:
@@ -62,11 +62,11 @@ class LineChecks:
         read = self._read_line(line)
         if isinstance(read, LineRecord):
             return read
-        paid = read.paid
+        paid = read.paid_order
         faults = chain(
-            order_faults(paid.body, self.domains, self.now),
-            payment_faults(paid, self.domains, self.registry, self.terms),
-            container_faults(paid.body),
+            order_faults(paid.order, self.domains, self.now),
+            payment_faults(paid, self.domains, self.registry, self.fee_terms),
+            container_faults(paid.order),
         )
         fault = next(faults, None)
         return read if fault is None else read.failure_record(fault)

@@ -45,7 +45,7 @@ class LinePortion:
     """Non-blank lines, and the cursor after them."""
 
     lines: tuple[InputLine, ...]
-    end: FileCursor
+    next_cursor: FileCursor
 
 
 @attrs.frozen(slots=True)

@@ -34,12 +34,12 @@ class BatchPost:
 @attrs.frozen(slots=True)
 class Allowance:
     """Limits on the posts of one owner. `spending` has the estimated gas of one post, and the owner's gas limits.
-    `headroom` is the owner's balance left for posts that the index does not show at block `position`, or None if the
-    balance is unknown."""
+    `headroom` is the owner's balance left for posts that the index does not show at block `block_number`, or None if
+    the balance is unknown."""
 
     spending: Spending
     headroom: int | None
-    position: int
+    block_number: int
 
 
 async def count_queue_room(connection: Connection) -> int:
@@ -77,8 +77,8 @@ async def insert_posts(
             Priority.BATCH_POST,
             [post.owner for post in missing],
             [post.amount for post in missing],
-            [allowances[post.owner].spending.estimate for post in missing],
-            [allowances[post.owner].spending.limits.newcomers is not None for post in missing],
+            [allowances[post.owner].spending.gas_estimate for post in missing],
+            [allowances[post.owner].spending.gas_limits.newcomers_gas is not None for post in missing],
         )
         # A relay that ended between the two statements is in neither result. The next round inserts a new relay.
         rows += await connection.fetch(
@@ -100,7 +100,7 @@ async def _fits_allowance(connection: Connection, posts: Sequence[BatchPost], al
     fits: bool = await connection.fetchval(
         "select unindexed_posts($1, $2) + $3::numeric <= $4::numeric",
         allowance.spending.signer,
-        allowance.position,
+        allowance.block_number,
         sum(post.amount for post in posts),
         allowance.headroom,
     )
@@ -162,9 +162,9 @@ async def _requeue_for_owner(
         owner,
         room,
         allowance.headroom,
-        allowance.position,
+        allowance.block_number,
         Priority.BATCH_POST,
-        allowance.spending.limits.newcomers is not None,
+        allowance.spending.gas_limits.newcomers_gas is not None,
     )
     return requeued_posts
 

@@ -82,7 +82,7 @@ class ModelRoutes:
 
     async def read_model(self, request: Request) -> Response:
         name = request.path["name"]
-        found = await self.reads.model.get(name)
+        found = await self.reads.models.get(name)
         if found.value is None:
             return responses.model_not_found(name)
         block = found.snapshot.block_number

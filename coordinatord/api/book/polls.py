@@ -43,7 +43,7 @@ class PollAnswer:
     """Answer to a poll. `offers` has the pending offers, or is None if the poll did not request them."""
 
     snapshot: Snapshot
-    rows: list[JobRow]
+    jobs: list[JobRow]
     offers: list[PendingJob] | None = None
 
 
@@ -56,7 +56,7 @@ class FoundWork:
 
     @property
     def is_empty(self) -> bool:
-        return not self.answer.rows and not self.answer.offers
+        return not self.answer.jobs and not self.answer.offers
 
 
 @attrs.frozen(slots=True)
@@ -131,7 +131,7 @@ class PollService:
     async def read_trace_contexts(self, leased: PollAnswer) -> dict[bytes, str]:
         """Return the trace contexts of the answer's jobs. Omit orders that are not traced. Return an empty mapping if
         tracing is off or the database is unavailable."""
-        job_ids = [row.job_id for row in leased.rows] + [job.posted.job_id for job in leased.offers or ()]
+        job_ids = [row.job_id for row in leased.jobs] + [job.posted.job_id for job in leased.offers or ()]
         if not job_ids or not spans.is_on():
             return {}
         try:
@@ -152,7 +152,7 @@ class PollService:
                 )
                 waited += anyio.current_time() - began
                 found = await self._find_work(poll, is_recorded=True)
-                if woken and found.outlook.has_free_jobs and not found.answer.rows:
+                if woken and found.outlook.has_free_jobs and not found.answer.jobs:
                     polls.wake_another(waiting)
                 if woken and poll.wants_offers and found.outlook.has_offers and not found.answer.offers:
                     polls.wake_another_for_offer(waiting)

@@ -105,7 +105,7 @@ class ProviderRoutes:
         return page_response(request, snapshot, "entries", rows, bodies.allowlist_entry_shape)
 
     async def read_provider(self, request: Request) -> Response:
-        found = await self.reads.provider.get(request.path["id"])
+        found = await self.reads.providers.get(request.path["id"])
         if found.value is None:
             return responses.not_found(NoSuchObject("provider"))
         block = found.snapshot.block_number

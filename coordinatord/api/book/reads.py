@@ -25,11 +25,11 @@ V = TypeVar("V")
 class IndexReads:
     """Readers of the index. Each reader by key has a separate connection."""
 
-    job: BatchedReads[bytes, IndexRead[JobRow]]
-    model: BatchedReads[str, IndexRead[ModelRow]]
-    provider: BatchedReads[int, IndexRead[ProviderRow]]
+    jobs: BatchedReads[bytes, IndexRead[JobRow]]
+    models: BatchedReads[str, IndexRead[ModelRow]]
+    providers: BatchedReads[int, IndexRead[ProviderRow]]
     position: FreshValue[Snapshot]
-    pace: BlockPace
+    block_pace: BlockPace
     lists: IndexSource[Database]
 
     @classmethod
@@ -37,15 +37,15 @@ class IndexReads:
         # The position always comes from the primary, because the answers of standbys are compared with this position.
         position = FreshValue(database.prepared_connection(), read_snapshot)
         return cls(
-            job=BatchedReads(prepared_source(database, replicas, position), _key_reader(jobs_sql.read_jobs_by_ids)),
-            model=BatchedReads(
+            jobs=BatchedReads(prepared_source(database, replicas, position), _key_reader(jobs_sql.read_jobs_by_ids)),
+            models=BatchedReads(
                 prepared_source(database, replicas, position), _key_reader(registries_sql.read_models_by_names)
             ),
-            provider=BatchedReads(
+            providers=BatchedReads(
                 prepared_source(database, replicas, position), _key_reader(registries_sql.read_providers_by_ids)
             ),
             position=position,
-            pace=BlockPace(database),
+            block_pace=BlockPace(database),
             lists=pooled_source(database, replicas, position),
         )
 

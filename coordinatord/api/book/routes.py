@@ -216,7 +216,7 @@ class BookRoutes:
             extra_members["pending"] = [bodies.pending_job_shape(job) for job in leased.offers]
         if contexts := await self.polls.read_trace_contexts(leased):
             extra_members["traces"] = bodies.trace_shapes(contexts)
-        return page_response(request, leased.snapshot, "jobs", leased.rows, bodies.job_shape, **extra_members)
+        return page_response(request, leased.snapshot, "jobs", leased.jobs, bodies.job_shape, **extra_members)
 
     async def _page_response(self, request: Request, job_filter: JobFilter, limit: int, offset: int) -> Response:
         began = self.clock()
@@ -234,7 +234,7 @@ class BookRoutes:
         return responses.not_found(found) if isinstance(found, NoSuchObject) else responses.ok(found)
 
     async def read_job(self, request: Request) -> Response:
-        found = await self.reads.job.get(request.path["job_id"])
+        found = await self.reads.jobs.get(request.path["job_id"])
         if found.value is None:
             return responses.not_found(NoSuchObject("job"))
         return responses.ok(bodies.job_shape_as_of(found.value, found.snapshot.block_number), snapshot=found.snapshot)

@@ -104,7 +104,7 @@ class WaitingPolls:
                     _wake_all(self._by_provider.get(event.designated, ()))
                 else:
                     bids[event.model_id] += 1
-            elif event.kind in _FREEING_EVENTS and event.takes_back is None:
+            elif event.kind in _FREEING_EVENTS and event.taken_back_id is None:
                 _wake_all(self._by_provider.get(event.provider_id, ()))  # the provider may have been at its capacity
         for model_id, jobs in bids.items():
             self._wake_for(self._by_model.get(model_id, ()), model_id, jobs)
@@ -141,7 +141,7 @@ class WaitingPolls:
 
 def _may_open_job(event: LoggedEvent) -> bool:
     """Return True for an event that may open a job: a post, or a reorg that removes its claim or its end."""
-    return (event.kind is EventKind.POSTED) == (event.takes_back is None)
+    return (event.kind is EventKind.POSTED) == (event.taken_back_id is None)
 
 
 def _wake_all(polls: Iterable[WaitingPoll]) -> None:

@@ -52,7 +52,7 @@ class UnclaimedJobExplainer:
     )
 
     async def explain(self, job_id: bytes) -> why.Why | NoSuchObject:
-        found = await self.reads.job.get(job_id)
+        found = await self.reads.jobs.get(job_id)
         if found.value is None:
             return NoSuchObject("job")
         cached = self._cache.get(job_id)
@@ -81,7 +81,7 @@ class UnclaimedJobExplainer:
         async with self._read_limiter:
             _, read = await self.reads.lists.read(read_facts)
         if read is None:  # the job's state changed after its row was read
-            found = await self.reads.job.get(row.job_id)
+            found = await self.reads.jobs.get(row.job_id)
             return _explain_claimed_or_ended(found.value or row, found.snapshot)
         job, providers = read
         return explain_open_job(job, providers, await self.funding.read_funds([job.row], job.snapshot))

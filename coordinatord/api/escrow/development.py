@@ -116,7 +116,7 @@ class MockCustody:
         if must_mint:
             minted = self._generations.mint(now)
             await self._record_and_hold([minted])
-            log.info("escrow key minted", key=minted.public_key.hex(), announced_from=minted.announced_from)
+            log.info("escrow key minted", key=minted.public_key.hex(), announced_from=minted.announced_from_ms)
         await self._record_announcement()
 
     async def sweep(self) -> None:
@@ -191,7 +191,7 @@ class MockCustody:
     async def _pull_first_key(self) -> None:
         deadline = anyio.current_time() + _FIRST_PULL_TIMEOUT_S
         while (failure := await self.pull_keys()) is not None:
-            if failure.final or anyio.current_time() > deadline:
+            if failure.is_final or anyio.current_time() > deadline:
                 raise Fatal(f"PEER_REQUIRED: {failure.reason}")
             await anyio.sleep(_FIRST_PULL_INTERVAL_S)
 
@@ -221,4 +221,4 @@ async def _repeat_every(seconds: float, action: Callable[[], Awaitable[None]]) -
 
 
 def _generation_row(generation: Generation) -> GenerationRow:
-    return GenerationRow(generation.public_key, generation.announced_from)
+    return GenerationRow(generation.public_key, generation.announced_from_ms)

@@ -23,7 +23,7 @@ RETENTION_MS: Final = _DAY_MS + _DAY_MS + _RETENTION_MARGIN_MS
 @attrs.frozen(slots=True)
 class Generation:
     key: KeyPair
-    announced_from: int
+    announced_from_ms: int
 
     @property
     def public_key(self) -> bytes:
@@ -61,25 +61,25 @@ class Generations:
             known.add(generation.public_key)
             fresh.append(generation)
         # All instances sort equal generations in the same order.
-        self._held = sorted(self._held + fresh, key=lambda one: (one.announced_from, one.public_key))
+        self._held = sorted(self._held + fresh, key=lambda one: (one.announced_from_ms, one.public_key))
         return fresh
 
     def newest_announced(self, now: int) -> Generation | None:
         """Return the newest generation that is due for announcement, or the first one if none is due."""
-        announced = [generation for generation in self._held if generation.announced_from <= now]
+        announced = [generation for generation in self._held if generation.announced_from_ms <= now]
         return announced[-1] if announced else next(iter(self._held), None)
 
     def is_due(self, now: int) -> bool:
         """Return True when the next generation must be minted."""
-        return not self._held or self._held[-1].announced_from + self._rotate_every_ms - self._lead_ms <= now
+        return not self._held or self._held[-1].announced_from_ms + self._rotate_every_ms - self._lead_ms <= now
 
     def is_overdue(self, now: int) -> bool:
         """Return True when the newest generation has expired without a successor."""
-        return not self._held or self._held[-1].announced_from + self._rotate_every_ms <= now
+        return not self._held or self._held[-1].announced_from_ms + self._rotate_every_ms <= now
 
     def mint(self, now: int) -> Generation:
         """Return a new generation. The caller records it and then calls `add`."""
-        next_start = self._held[-1].announced_from + self._rotate_every_ms if self._held else now
+        next_start = self._held[-1].announced_from_ms + self._rotate_every_ms if self._held else now
         return Generation(KeyPair.generate(), max(now, next_start))
 
     def find_expired(self, now: int) -> list[Generation]:
@@ -88,7 +88,7 @@ class Generations:
         return [
             generation
             for generation, successor in zip(self._held, self._held[1:], strict=False)
-            if successor.announced_from + RETENTION_MS <= now
+            if successor.announced_from_ms + RETENTION_MS <= now
         ]
 
     def erase(self, generations: Iterable[Generation]) -> None:

@@ -175,7 +175,7 @@ class HandoverService:
         return None
 
     def _seal_generations(self, body: HandoverBody, generations: tuple[Generation, ...]) -> GrantedHandover:
-        keys = [HandedOverKey(one.key.copy_secret(), one.announced_from) for one in generations]
+        keys = [HandedOverKey(one.key.copy_secret(), one.announced_from_ms) for one in generations]
         content = handover_content(self.release, keys)
         message = bytearray(len(content) + SIGNATURE_LENGTH)
         try:

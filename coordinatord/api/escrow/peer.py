@@ -44,10 +44,10 @@ class _ErrorBody(msgspec.Struct):
 
 @attrs.frozen(slots=True)
 class FailedPull:
-    """Failed pull. `final` means that the peer refuses the request, so that a retry fails too."""
+    """Failed pull. `is_final` means that the peer refuses the request, so that a retry fails too."""
 
     reason: str
-    final: bool
+    is_final: bool
 
 
 @attrs.frozen(slots=True)
@@ -71,11 +71,11 @@ class Peer:
                 return _failed_pull(reply, body)
             return self._open_answer(channel, issued_at, msgspec.json.decode(body, type=HandedOverShape))
         except (*DECODE_ERRORS, Refused, RejectedResponse) as error:
-            return FailedPull(f"the peer's answer is not a handover: {error}", final=False)
+            return FailedPull(f"the peer's answer is not a handover: {error}", is_final=False)
         except NoResponse as error:
-            return FailedPull(f"the peer does not answer: {error}", final=False)
+            return FailedPull(f"the peer does not answer: {error}", is_final=False)
         except TimeoutError:
-            return FailedPull("the peer answers too slowly", final=False)
+            return FailedPull("the peer answers too slowly", is_final=False)
         finally:
             channel.erase()
 
@@ -100,7 +100,7 @@ class Peer:
         """Open the peer's message. Raise Refused for malformed bytes."""
         message = channel.open(read_base64(answer.keys_sealed, _MAX_ANSWER_BYTES, "keys_sealed"))
         if message is None:
-            return FailedPull("the peer's keys are not sealed to this request", final=False)
+            return FailedPull("the peer's keys are not sealed to this request", is_final=False)
         try:
             handover = Handover.parse(message)
         finally:
@@ -112,8 +112,8 @@ class Peer:
         if not trusted or claimed != (answer.key_count, answer.holder_release):
             for key in handover.keys:
                 wipe(key.secret)
-            return FailedPull("the peer's keys are not signed by an operator of this escrow", final=False)
-        return [Generation(KeyPair(key.secret), key.announced_from) for key in handover.keys]
+            return FailedPull("the peer's keys are not signed by an operator of this escrow", is_final=False)
+        return [Generation(KeyPair(key.secret), key.announced_from_ms) for key in handover.keys]
 
 
 @asynccontextmanager

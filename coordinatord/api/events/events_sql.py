@@ -33,7 +33,7 @@ class LoggedEvent:
     designated: int = 0
     state: int = 0
     ended_because: int = 0
-    takes_back: int | None = None
+    taken_back_id: int | None = None
     message: bytes | None = attrs.field(default=None, eq=False, repr=False)  # encoded when first sent
 
     @property

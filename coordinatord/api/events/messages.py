@@ -24,7 +24,7 @@ def event_data(row: LoggedEvent) -> JobEvent | EventsReset:
     return JobEvent(
         id=str(row.id),
         event=JOB_EVENT_NAMES[row.kind],
-        taken_back=str(row.takes_back) if row.takes_back is not None else None,
+        taken_back=str(row.taken_back_id) if row.taken_back_id is not None else None,
         job_id=hex_of(row.job_id),
         owner=hex_of(row.owner),
         model_id=str(row.model_id),
@@ -47,7 +47,7 @@ def event_message(row: LoggedEvent) -> bytes:
     """Return the message of an event. The message is encoded once, and stored with the event for all streams."""
     if row.message is None:
         event = event_data(row)
-        text = sse_message("taken_back" if row.takes_back is not None else event.event, _encode(event), row.id)
+        text = sse_message("taken_back" if row.taken_back_id is not None else event.event, _encode(event), row.id)
         object.__setattr__(row, "message", text)
         return text
     return row.message

@@ -80,13 +80,13 @@ class OrderBody(Order):
 class PaidOrder:
     """Order with its payment, ready to be posted."""
 
-    body: OrderBody
+    order: OrderBody
     payment: bytes
     amount: int
 
     def calldata(self, task_cid: str) -> bytes:
         """Return the calldata that posts the order with this content id."""
-        body = self.body
+        body = self.order
         return job_registry.post_calldata(
             body,
             body.owner,
@@ -100,7 +100,9 @@ class PaidOrder:
         """Return the digest of the submission's terms, amount and container. It does not cover the signature bytes, so
         equal submissions with different signatures have the same digest."""
         amount = self.amount.to_bytes(32, "big")
-        return hashlib.sha256(b"post" + self.body.job_id + struct_hash(self.body) + amount + task_cid.encode()).digest()
+        return hashlib.sha256(
+            b"post" + self.order.job_id + struct_hash(self.order) + amount + task_cid.encode()
+        ).digest()
 
 
 def paid_order_of(body: OrderBody) -> PaidOrder | None:

@@ -83,7 +83,7 @@ class CancelService:
                 calldata=calldata,
                 priority=Priority.OP,
                 signer=signer,
-                gas_estimate=admitted.spending.estimate,
+                gas_estimate=admitted.spending.gas_estimate,
                 spending=admitted.spending,
             )
         )

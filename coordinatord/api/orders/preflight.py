@@ -53,7 +53,7 @@ class Preflight:
         async for failure in checks.find_failures(body, findings, report_all=True, is_valid=not failed):
             failed.append(_failed_check(failure))
         try:
-            return failed, await self.submissions.quote_order(body, findings.terms)
+            return failed, await self.submissions.quote_order(body, findings.fee_terms)
         except Refused:  # the price is too large; `failed` reports that already
             return failed, None
 

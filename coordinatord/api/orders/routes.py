@@ -89,7 +89,7 @@ def submit_response(outcome: SubmitOutcome, address_book: AddressBook, poll: str
         case QuotedOrder():
             # 402 requests payment. 409 means that the signed amount is outdated.
             quote = answers.quote_body_shape(address_book, outcome)
-            return responses.not_retryable(409 if outcome.changed else 402, quote)
+            return responses.not_retryable(409 if outcome.amount_changed else 402, quote)
         case RefusedByChain() | PredictedRefusal() | RelayBusy() | NoReceipt():
             return relay_responses.relay_failure_response(outcome, poll)
         case _:
@@ -236,12 +236,12 @@ class OrderRoutes:
         return responses.ok(answers.check_result_shape(self.address_book, failures, quoted, paid=paid))
 
     async def read_job(self, request: Request) -> Response:
-        found = await self.reads.job.get(request.path["id"])
+        found = await self.reads.jobs.get(request.path["id"])
         if (row := found.value) is None:
             return responses.not_found(NoSuchObject("job"))
         at, block = row.reclaimable_at, None
         if at is not None:
-            block = await self.reads.pace.estimate_block_after(found.snapshot, at)
+            block = await self.reads.block_pace.estimate_block_after(found.snapshot, at)
         return responses.ok(answers.client_job_shape(row, found.snapshot.block_number, block), snapshot=found.snapshot)
 
     async def cancel_job(self, request: Request) -> Response:

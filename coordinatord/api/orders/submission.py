@@ -38,13 +38,13 @@ class ProbeAnswer:
 
 @attrs.frozen(slots=True)
 class QuotedOrder:
-    """Quote of an order. `changed` means that the submission had an outdated amount."""
+    """Quote of an order. `amount_changed` means that the submission had an outdated amount."""
 
     order: OrderBody
     quote: Quote
     fee_bps: int
     candidates: list[LiveAsk]
-    changed: bool
+    amount_changed: bool
 
 
 @attrs.frozen(slots=True)
@@ -75,7 +75,7 @@ class SubmissionService:
             raise fault.as_refused()
         findings, paid = Findings(await self.checks.registry.read_fees()), paid_order_of(body)
         if paid is None:
-            return await self.quote_order(body, findings.terms)
+            return await self.quote_order(body, findings.fee_terms)
         with spans.span("submission", job=hex_of(body.job_id), model_id=body.model_id):
             return await self._submit(body, paid, findings, wait=wait)
 
@@ -88,7 +88,7 @@ class SubmissionService:
             case None:
                 outcome = await self._post_order(paid, findings, wait=wait)
             case Fault() if failure is WRONG_AMOUNT:
-                return await self.quote_order(body, findings.terms, changed=True)
+                return await self.quote_order(body, findings.fee_terms, changed=True)
             case Fault():
                 raise failure.as_refused()
             case Retryable():
@@ -108,7 +108,7 @@ class SubmissionService:
     async def _post_order(self, paid: PaidOrder, findings: Findings, *, wait: bool) -> RelayedOutcome | QueuedRelay:
         """Post the order. Hold the container until the post has ended. If the outcome of the post stays unknown, the
         janitor later decides whether to remove the container."""
-        body, upload, uploads = paid.body, findings.upload, self.checks.uploads
+        body, upload, uploads = paid.order, findings.upload, self.checks.uploads
         if upload is not None:
             if not await uploads.hold(upload, body.job_id):
                 raise UNKNOWN_UPLOAD.as_refused()
@@ -128,9 +128,9 @@ class SubmissionService:
     async def _relay_post(
         self, paid: PaidOrder, findings: Findings, task_cid: str, *, wait: bool
     ) -> RelayedOutcome | QueuedRelay:
-        if findings.admitted is None:
+        if findings.admitted_request is None:
             raise AssertionError("the checks found no failure but did not admit the submission")
-        body, spending = paid.body, findings.admitted.spending
+        body, spending = paid.order, findings.admitted_request.spending
         queued = await self.relaying.submit(
             NewRelay(
                 kind=RelayKind.POST,
@@ -140,17 +140,17 @@ class SubmissionService:
                 calldata=paid.calldata(task_cid),
                 priority=Priority.POST,
                 signer=body.owner,
-                gas_estimate=spending.estimate,
+                gas_estimate=spending.gas_estimate,
                 spending=spending,
-                promise=findings.promise,
+                promise=findings.payment_promise,
             )
         )
         if not isinstance(queued, QueuedRelay):
             return queued
         order = Order(**{field.name: getattr(body, field.name) for field in attrs.fields(Order)})
-        posted = PostedOrder(order, body.owner, findings.terms)
+        posted = PostedOrder(order, body.owner, findings.fee_terms)
         self.offers.put(PendingJob(queued.id, posted, body.signature, paid.payment, task_cid))
-        if not queued.joined:
+        if not queued.is_duplicate:
             await self.market.record_pick(body)
         if not wait:
             return queued

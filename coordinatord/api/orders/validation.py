@@ -70,7 +70,7 @@ def order_faults(body: OrderBody, domains: Domains, now: float) -> Iterator[Faul
 
 def payment_faults(paid: PaidOrder, domains: Domains, registry: bytes, terms: FeeTerms) -> Iterator[Fault]:
     """Yield the faults of the payment: of its amount under the registry's terms, then of its signature."""
-    body = paid.body
+    body = paid.order
     amount = _required_amount(body, terms)
     if amount is not None and paid.amount != amount:
         yield faults.WRONG_AMOUNT
@@ -167,19 +167,20 @@ Failure: TypeAlias = Fault | PredictedRefusal | RefusedByChain | Retryable
 
 @attrs.define(slots=True)
 class Findings:
-    """Data that the checks read about an order. `terms` is read first. The rest is complete only if no check failed."""
+    """Data that the checks read about an order. `fee_terms` is read first. The rest is complete only if no check
+    failed."""
 
-    terms: FeeTerms
+    fee_terms: FeeTerms
     upload: FileRow | None = None
-    admitted: AdmittedRequest | None = None
-    promise: PaymentPromise | None = None
+    admitted_request: AdmittedRequest | None = None
+    payment_promise: PaymentPromise | None = None
 
 
 @attrs.frozen(slots=True)
 class OrderChecks:
     domains: Domains
     registry: JobRegistry
-    promises: SolvencyChecks
+    solvency: SolvencyChecks
     budgets: GasBudgets
     relayer: bytes
     uploads: Uploads
@@ -198,12 +199,12 @@ class OrderChecks:
         is simulated only for a valid order, because the revert of an invalid post would only repeat a known failure."""
         paid = paid_order_of(body)
         for fault in (
-            payment_faults(paid, self.domains, self.registry.address, findings.terms) if paid is not None else ()
+            payment_faults(paid, self.domains, self.registry.address, findings.fee_terms) if paid is not None else ()
         ):
             is_valid = False
             yield fault
         try:
-            findings.admitted = await self.budgets.admit(RelayKind.POST, body.owner, body.job_id)
+            findings.admitted_request = await self.budgets.admit(RelayKind.POST, body.owner, body.job_id)
         except Retryable as error:
             if error.kind != "busy":
                 raise
@@ -214,14 +215,14 @@ class OrderChecks:
         trial = None
         if paid is not None and is_valid:
             trial = self.registry.simulation_view(paid.calldata(TRIAL_CID), self.relayer)
-        facts = await read_chain_facts(self.registry, self.promises.token, [body], windows=True, trial=trial)
+        facts = await read_chain_facts(self.registry, self.solvency.token, [body], windows=True, trial=trial)
         for fault in facts.find_faults(body):
             is_valid = False
             yield faults.sla_not_allowed(await self.windows.read()) if fault is faults.SLA_NOT_ALLOWED else fault
         if report_all and await self.registry.read_job(body.job_id) is not None:
             yield RefusedByChain(DUPLICATE_JOB, b"")
             return
-        amount = paid.amount if paid is not None else _required_amount(body, findings.terms)
+        amount = paid.amount if paid is not None else _required_amount(body, findings.fee_terms)
         balance = facts.balances.get(body.owner)
         if amount is None:
             return
@@ -230,17 +231,17 @@ class OrderChecks:
             yield refused
             if isinstance(refused, PredictedRefusal):  # the check of the promise below would fail for the same reason
                 return
-        if findings.admitted is not None:
-            findings.promise = await self.promises.promise_payment(
-                findings.admitted.standing, body.owner, amount, balance
+        if findings.admitted_request is not None:
+            findings.payment_promise = await self.solvency.promise_payment(
+                findings.admitted_request.standing, body.owner, amount, balance
             )
-            if findings.promise is None and not await self.budgets.is_under_way(body.job_id):
+            if findings.payment_promise is None and not await self.budgets.is_under_way(body.job_id):
                 yield insufficient_balance(body.owner, amount, balance)
 
     async def _container_faults(self, paid: PaidOrder | None, findings: Findings) -> list[Fault]:
         if paid is None:
             return []
-        body = paid.body
+        body = paid.order
         if body.container is not None and len(body.container) > MAX_BYTES_HASHED_IN_LOOP:
             failed = await to_thread.run_sync(list, container_faults(body))
         else:

@@ -100,7 +100,7 @@ class AskPublisher:
                 calldata=calldata,
                 priority=Priority.OP,
                 signer=signer,
-                gas_estimate=admitted.spending.estimate,
+                gas_estimate=admitted.spending.gas_estimate,
                 spending=admitted.spending,
             )
         )

@@ -149,7 +149,7 @@ _PLACEHOLDER_CID = str(Cid("raw", hashlib.sha256(b"").digest()))
 
 @attrs.frozen(slots=True)
 class OpMined:
-    mined: RelayMined
+    relay: RelayMined
     result_cid: str | None = None
 
 
@@ -168,12 +168,12 @@ OpOutcome: TypeAlias = RelayedOutcome | Unauthorised | PredictedRefusal
 @attrs.frozen(slots=True)
 class _OpSigner:
     """Signer of an op. `request_key` consists of the signed content and the signer, so equal requests have equal keys.
-    With `wait`, the caller waits for the op's receipt."""
+    With `waits_for_receipt`, the caller waits for the op's receipt."""
 
     wallet: bytes
     provider_id: int
     request_key: bytes
-    wait: bool
+    waits_for_receipt: bool
     # This wallet's claim of the job is not mined yet.
     claim_pending: bool = False
 
@@ -202,7 +202,7 @@ class OpService:
         """Run an op. The op's signature authorises it. `session_address` is only used to find the upload of
         `result_cid`.
 
-        Without `wait`, an op of a job returns `Queued` once it is in the outbox.
+        Without `wait`, an op of a job returns QueuedRelay once it is in the outbox.
         """
         digest, hash_of_struct = self._signed_digest(op)
         signer = recover_address(digest, op.signature)
@@ -293,7 +293,7 @@ class OpService:
             calldata=calldata,
             priority=Priority.OP,
             signer=op_signer.wallet,
-            gas_estimate=admitted.spending.estimate,
+            gas_estimate=admitted.spending.gas_estimate,
             spending=admitted.spending,
             # The claim of a pending job waits for the job's post. If the post fails, the claim is refused too.
             held_for_s=0.0 if pending is None else _MAX_WAIT_FOR_EARLIER_OP_S,
@@ -388,7 +388,7 @@ class OpService:
         queued = await self.relaying.submit(relay)
         if not isinstance(queued, QueuedRelay):
             return queued
-        if not op_signer.wait:
+        if not op_signer.waits_for_receipt:
             return queued
         return _op_outcome(await self.relaying.wait(queued), f"GET /evm/jobs/0x{relay.subject.hex()}")
 
@@ -403,7 +403,7 @@ class OpService:
             calldata=calldata,
             priority=Priority.OP,
             signer=op_signer.wallet,
-            gas_estimate=admitted.spending.estimate,
+            gas_estimate=admitted.spending.gas_estimate,
             spending=admitted.spending,
         )
         return _op_outcome(await self.relaying.relay(relay), f"GET /evm/providers/{op_signer.provider_id}")

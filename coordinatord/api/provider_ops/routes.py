@@ -38,7 +38,7 @@ from coordinatord.http.routing import (
 def op_response(outcome: ops.OpOutcome) -> Response:
     match outcome:
         case ops.OpMined():
-            mined, cid = outcome.mined, outcome.result_cid if outcome.result_cid is not None else OMITTED
+            mined, cid = outcome.relay, outcome.result_cid if outcome.result_cid is not None else OMITTED
             body = providers.OpDoneShape(hex_of(mined.tx_hash), "success", str(mined.block_number), cid)
             return responses.ok(body, status=201)
         case RefusedByChain():

@@ -66,8 +66,8 @@ class PostAttempt:
     """Attempt to post a message. `status` is None if there was no response."""
 
     status: int | None
-    seconds: float
-    retry_after: float | None = None
+    duration_s: float
+    retry_after_s: float | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -192,7 +192,7 @@ class DeliveryWorker:
                 await turns_sql.end_empty_turn(connection, turn.webhook_id, SECRET_RETRY_PAUSE_S)
                 return
             due_messages = await turns_sql.read_due_messages(
-                connection, turn.webhook_id, 1 if turn.failures else MAX_TURN_MESSAGES
+                connection, turn.webhook_id, 1 if turn.failures_in_a_row else MAX_TURN_MESSAGES
             )
             if not due_messages:  # another process has posted the messages, although its turn had timed out
                 await turns_sql.end_empty_turn(connection, turn.webhook_id, 0)
@@ -245,7 +245,7 @@ class DeliveryWorker:
                 attempt = PostAttempt(response.status, time.monotonic() - began)
                 if attempt.succeeded:  # delivered, even if a header is malformed
                     return attempt
-                return attrs.evolve(attempt, retry_after=read_retry_after(response.headers.get("retry-after"), now))
+                return attrs.evolve(attempt, retry_after_s=read_retry_after(response.headers.get("retry-after"), now))
         except NoResponse:
             return PostAttempt(None, time.monotonic() - began)
 
@@ -283,17 +283,17 @@ def _build_turn_result(
             delivered.append(message.id)
             continue
         worst = attempt
-        delay = retry_delay_after(message.attempts + 1, attempt.retry_after)
+        delay = retry_delay_after(message.attempts + 1, attempt.retry_after_s)
         if delay is None:
             given_up.append(message.id)
         else:
             retry_delays[message.id] = delay
     if worst is None:
-        quick = all(attempt.seconds < MAX_QUICK_ANSWER_S for attempt in attempts.values())
+        quick = all(attempt.duration_s < MAX_QUICK_ANSWER_S for attempt in attempts.values())
         return TurnResult(delivered, (), {}, 0, list(attempts.values())[-1].status, quick, 0.0)
-    failures = turn.failures + 1
+    failures = turn.failures_in_a_row + 1
     pause = min(MIN_FAILURE_PAUSE_S * 2.0 ** min(failures - 1, 16), MAX_FAILURE_PAUSE_S)
-    requested_pause = max((attempt.retry_after or 0.0) for attempt in attempts.values())
+    requested_pause = max((attempt.retry_after_s or 0.0) for attempt in attempts.values())
     return TurnResult(
-        delivered, given_up, retry_delays, failures, worst.status, quick=False, pause=max(pause, requested_pause)
+        delivered, given_up, retry_delays, failures, worst.status, is_quick=False, pause_s=max(pause, requested_pause)
     )

@@ -57,7 +57,7 @@ def job_message(event: LoggedEvent) -> JobMessage:
     sent = event_data(event)
     if not isinstance(sent, JobEvent):
         raise AssertionError("a reset is not a job's event")
-    kind: Literal["job.taken_back"] | str = f"job.{sent.event}" if event.takes_back is None else "job.taken_back"
+    kind: Literal["job.taken_back"] | str = f"job.{sent.event}" if event.taken_back_id is None else "job.taken_back"
     return JobMessage(kind, _format_rfc3339(event.block_time), sent)  # type: ignore[arg-type] # one of the names
 
 
@@ -66,7 +66,7 @@ def batch_message(change: BatchStatusChange) -> BatchMessage:
     if change.total is not None and change.completed is not None and change.failed is not None:
         counts = RequestCounts(change.completed, change.failed, change.total)
     data = BatchChange(change.batch_id, change.status, counts, change.output_file_id, change.error_file_id)  # type: ignore[arg-type] # one of the names in SQL
-    return BatchMessage(f"batch.{change.status}", _format_rfc3339(change.happened.timestamp()), data)  # type: ignore[arg-type] # the same
+    return BatchMessage(f"batch.{change.status}", _format_rfc3339(change.happened_at.timestamp()), data)  # type: ignore[arg-type] # the same
 
 
 @attrs.frozen(slots=True)
@@ -130,12 +130,12 @@ async def _write_messages(
     caught_up: list[str] = []
     for endpoint in addressees:
         changed = by_owner.get(endpoint.owner, ())
-        wanted = [each for each in changed if not endpoint.wanted or each.event_name in endpoint.wanted]
-        room = max(endpoint.room, 0)
-        if endpoint.missed and wanted and room > fanout_sql.MAX_WAITING_MESSAGES // 2:
+        wanted = [each for each in changed if not endpoint.wanted_events or each.event_name in endpoint.wanted_events]
+        room = max(endpoint.queue_room, 0)
+        if endpoint.has_missed_messages and wanted and room > fanout_sql.MAX_WAITING_MESSAGES // 2:
             messages.append(_new_message(endpoint.id, "events.reset", _encode(_gap_message(last))))
             caught_up.append(endpoint.id)
-        elif endpoint.missed:
+        elif endpoint.has_missed_messages:
             room = 0
         messages += [_new_message(endpoint.id, each.message_type, each.body) for each in wanted[:room]]
         if len(wanted) > room:

@@ -17,14 +17,14 @@ _UNREPORTED: Final = (
 
 @attrs.frozen(slots=True)
 class Addressee:
-    """Endpoint that messages are written for. `room` is the number of further messages that may wait for the endpoint.
-    `missed` is True if messages were skipped and the endpoint was not sent a reset since."""
+    """Endpoint that messages are written for. `queue_room` is the number of further messages that may wait for the
+    endpoint. `has_missed_messages` is True if messages were skipped and the endpoint was not sent a reset since."""
 
     id: str
     owner: bytes
-    wanted: list[str]
-    room: int
-    missed: bool
+    wanted_events: list[str]
+    queue_room: int
+    has_missed_messages: bool
 
 
 async def lock_addressees(connection: Connection, owners: Sequence[bytes] | None) -> list[Addressee]:
@@ -42,7 +42,7 @@ async def lock_addressees(connection: Connection, owners: Sequence[bytes] | None
 class NewMessage:
     webhook_id: str
     message_id: str
-    type: str
+    message_type: str
     body: bytes
 
 
@@ -56,7 +56,7 @@ async def write_messages(connection: Connection, messages: Sequence[NewMessage])
         " from counted c where c.webhook_id = w.id",
         [message.webhook_id for message in messages],
         [message.message_id for message in messages],
-        [message.type for message in messages],
+        [message.message_type for message in messages],
         [message.body for message in messages],
     )
 
@@ -98,7 +98,7 @@ class BatchStatusChange:
     batch_id: str
     owner: bytes
     status: str
-    happened: datetime
+    happened_at: datetime
     total: int | None
     completed: int | None
     failed: int | None

@@ -18,7 +18,7 @@ class EndpointTurn:
     webhook_id: str
     url: str
     secret: bytes
-    failures: int
+    failures_in_a_row: int
 
 
 async def take_turns(
@@ -58,16 +58,16 @@ async def read_due_messages(connection: Connection, webhook_id: str, limit: int)
 
 @attrs.frozen(slots=True)
 class TurnResult:
-    """Outcome of a turn. `retry_delays` has the seconds until the next attempt of each failed message, by its id. The
-    endpoint has no turn for the next `pause` seconds."""
+    """Outcome of a turn. `retry_delays_s` has the seconds until the next attempt of each failed message, by its id. The
+    endpoint has no turn for the next `pause_s` seconds."""
 
-    delivered: Sequence[int]
-    given_up: Sequence[int]
-    retry_delays: dict[int, float]
-    failures: int
-    status: int | None
-    quick: bool
-    pause: float
+    delivered_ids: Sequence[int]
+    given_up_ids: Sequence[int]
+    retry_delays_s: dict[int, float]
+    failures_in_a_row: int
+    last_status: int | None
+    is_quick: bool
+    pause_s: float
 
 
 async def end_turn(connection: Connection, webhook_id: str, result: TurnResult) -> float:
@@ -75,15 +75,15 @@ async def end_turn(connection: Connection, webhook_id: str, result: TurnResult) 
     nothing for an endpoint that was removed."""
     if not await connection.fetchval("select true from webhooks where id = $1 for update", webhook_id):
         return 0.0
-    delivered = await _delete_messages(connection, result.delivered)
-    given_up = await _delete_messages(connection, result.given_up)
-    if result.retry_delays:
+    delivered = await _delete_messages(connection, result.delivered_ids)
+    given_up = await _delete_messages(connection, result.given_up_ids)
+    if result.retry_delays_s:
         await connection.execute(
             "update webhook_messages m set attempts = attempts + 1,"
             " due_at = clock_timestamp() + seconds * interval '1 second'"
             " from unnest($1::bigint[], $2::float8[]) l (id, seconds) where l.id = m.id",
-            list(result.retry_delays),
-            list(result.retry_delays.values()),
+            list(result.retry_delays_s),
+            list(result.retry_delays_s.values()),
         )
     failing_for: float = await connection.fetchval(
         "update webhooks set waiting = waiting - $2 - $3, delivered = delivered + $2, dropped = dropped + $3,"
@@ -95,10 +95,10 @@ async def end_turn(connection: Connection, webhook_id: str, result: TurnResult) 
         webhook_id,
         delivered,
         given_up,
-        result.failures,
-        result.status,
-        result.quick,
-        result.pause,
+        result.failures_in_a_row,
+        result.last_status,
+        result.is_quick,
+        result.pause_s,
     )
     return failing_for
 

@@ -82,7 +82,7 @@ class RangeWidth:
         self._successes = 0
 
     @property
-    def blocks(self) -> int:
+    def width_blocks(self) -> int:
         return max(1, min(int(self._target_blocks), self._limit))
 
     def record_success(self, blocks: int, events: int) -> None:
@@ -228,7 +228,7 @@ class NodeSource:
                         width.record_failure(blocks)
                         raise to_retryable(error, "eth_getLogs") from error
                     width.record_rejection(blocks, error.message)
-                    upto = first + min(width.blocks, blocks - 1) - 1
+                    upto = first + min(width.width_blocks, blocks - 1) - 1
                 except Retryable:
                     width.record_failure(blocks)
                     raise

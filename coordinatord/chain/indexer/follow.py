@@ -202,7 +202,7 @@ class IndexFollower:
             lambda first, last_of_range: self._source.range(first, last_of_range, self._width),
             self._next_number,
             last,
-            lambda: self._width.blocks,
+            lambda: self._width.width_blocks,
         ) as next_range:
             while (block_range := await next_range()) is not None:
                 if self._classify_block(block_range.first) is BlockPosition.FORK:

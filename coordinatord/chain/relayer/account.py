@@ -52,27 +52,27 @@ class RelayerAccount:
 
     chain_id: int
     signer: AccountSigner
-    pending: PendingTxs
+    pending_txs: PendingTxs
     # Transactions whose nonces were recently used by foreign transactions, which this deployment did not sign. A reorg
     # may still get them mined.
-    lost: PendingTxs
+    lost_txs: PendingTxs
     # Nonces below this number are used, as of the block last read.
     nonce_floor: int = 0
     # Time of the first read of this floor, by the event loop's clock.
     nonce_floor_since: float = 0.0
     # Nonces from the floor up to this number, exclusive, are used by transactions in a node's pool. Never below the
     # floor.
-    pool_end: int = 0
+    pool_nonces_end: int = 0
     # True if the pools of all nodes were read in this term.
-    pools_read: bool = False
+    are_pools_read: bool = False
     # Used nonces that `adopt_forgotten_transactions` has already searched for in the blocks.
     searched_nonces: set[int] = attrs.field(factory=set)
-    balance: int = 0
-    market: FeeMarket = FeeMarket(0, _DEFAULT_TIP_WEI)
+    balance_wei: int = 0
+    fee_market: FeeMarket = FeeMarket(0, _DEFAULT_TIP_WEI)
     tx_limits: AdaptiveTxLimits = attrs.field(factory=AdaptiveTxLimits)
-    ceiling: FeeCeiling = NO_CEILING
+    fee_ceiling: FeeCeiling = NO_CEILING
     planned_gas: PlannedGas = attrs.field(factory=PlannedGas)
-    head: int = 0
+    head_number: int = 0
     # None if the role is not checked.
     role: RelayerRole | None = None
 
@@ -81,9 +81,9 @@ class RelayerAccount:
         return self.signer.address
 
     @property
-    def spendable(self) -> int:
+    def spendable_wei(self) -> int:
         """Balance minus the highest cost of pending transactions."""
-        return self.balance - self.pending.max_cost
+        return self.balance_wei - self.pending_txs.max_cost
 
     @property
     def lacks_role(self) -> bool:
@@ -93,19 +93,19 @@ class RelayerAccount:
     def has_unsent(self) -> bool:
         """Return True while signed bytes wait for a node's first verdict. A missing answer, a rate limit and an
         endpoint that does not relay are not verdicts."""
-        return any(tx.unsent and tx.refusal in _NO_VERDICT_REFUSALS for tx in self.pending)
+        return any(tx.is_unsent and tx.refusal_code in _NO_VERDICT_REFUSALS for tx in self.pending_txs)
 
     def find_watched(self, tx_hash: bytes) -> PendingTx | None:
         """Return the pending or lost transaction that has a version with this hash."""
-        return self.pending.find_by_hash(tx_hash) or self.lost.find_by_hash(tx_hash)
+        return self.pending_txs.find_by_hash(tx_hash) or self.lost_txs.find_by_hash(tx_hash)
 
     def watched_hashes(self) -> list[bytes]:
-        return [version.hash for txs in (self.pending, self.lost) for tx in txs for version in tx.versions]
+        return [version.hash for txs in (self.pending_txs, self.lost_txs) for tx in txs for version in tx.versions]
 
     def precedes_new_txs(self, tx_id: int | None) -> bool:
         """Return True if the ops of this transaction come before everything that the account signs next: the
         transaction is pending, and no version of it is a self-transfer."""
-        tx = None if tx_id is None else self.pending.find_by_id(tx_id)
+        tx = None if tx_id is None else self.pending_txs.find_by_id(tx_id)
         return tx is not None and not any(version.is_self_transfer for version in tx.versions)
 
     async def read(self, rpc: Rpc, block: HeadBlock) -> None:
@@ -131,7 +131,7 @@ class RelayerAccount:
         if floor != self.nonce_floor:
             self.nonce_floor, self.nonce_floor_since = floor, anyio.current_time()
             self.searched_nonces = {nonce for nonce in self.searched_nonces if nonce < floor}
-        self.pool_end = self.nonce_floor
+        self.pool_nonces_end = self.nonce_floor
         if not isinstance(pool, RpcError):
             self._raise_pool_end(decode_quantity(decode_result(pool, str, "eth_getTransactionCount")))
         self._set_balance(decode_quantity(decode_result(balance, str, "eth_getBalance")))
@@ -146,11 +146,11 @@ class RelayerAccount:
             base_fee = plausible_base_fee(
                 base_fee, decode_quantity(fee_history.baseFeePerGas[-1]) if fee_history.baseFeePerGas else 0
             )
-        self.market = FeeMarket(base_fee, advised)
+        self.fee_market = FeeMarket(base_fee, advised)
         if self.role is not None:
             self.role.learn_role(roles)
         self.tx_limits.block_gas_limit = block.gas_limit
-        self.head = block.number
+        self.head_number = block.number
 
     def require_plausible_nonce_floor(self, stored_next_nonce: int | None) -> None:
         """Raise Retryable if the node's count of used nonces is implausibly high. `stored_next_nonce` is the next nonce
@@ -167,10 +167,10 @@ class RelayerAccount:
                 self._raise_pool_end(decode_quantity(count))
 
     def _raise_pool_end(self, count: int) -> None:
-        """Raise `pool_end` to a node's count of nonces. Ignore a count far above the account's transactions, because
-        signing from such a nonce would leave a gap."""
-        if count <= self.nonce_floor + len(self.pending) + MAX_UNKNOWN_TXS:
-            self.pool_end = max(self.pool_end, count)
+        """Raise `pool_nonces_end` to a node's count of nonces. Ignore a count far above the account's transactions,
+        because signing from such a nonce would leave a gap."""
+        if count <= self.nonce_floor + len(self.pending_txs) + MAX_UNKNOWN_TXS:
+            self.pool_nonces_end = max(self.pool_nonces_end, count)
         else:
             log.warning("pending nonce count ignored", count=count, used=self.nonce_floor)
 
@@ -179,5 +179,5 @@ class RelayerAccount:
         self._set_balance(decode_quantity(await rpc.call("eth_getBalance", "0x" + self.address.hex(), "latest")))
 
     def _set_balance(self, balance: int) -> None:
-        self.balance = balance
+        self.balance_wei = balance
         relayer_funds.labels("0x" + self.address.hex(), "balance").set(balance)

@@ -70,7 +70,7 @@ async def adopt_forgotten_transactions(
     """
     chain_id, address = account.chain_id, account.address
     found = await _find_own_transactions(rpc, account, head, nonces)
-    pending = {tx.nonce: tx for tx in account.pending}
+    pending = {tx.nonce: tx for tx in account.pending_txs}
     adopted: set[int] = set()
     if any(tx.nonce in foreign_nonces for tx in found):
         async with role_connection.transaction() as connection:
@@ -83,9 +83,9 @@ async def adopt_forgotten_transactions(
             await transactions_sql.adopt_transaction(connection, chain_id, address, tx)
             await results_sql.record_carried_relays(connection, tx.id, tx.target, _decode_calls(tx.calldata))
         if known is not None:
-            account.pending.replace(known, tx.latest)
+            account.pending_txs.replace(known, tx.latest)
         else:
-            account.lost.add(tx)
+            account.lost_txs.add(tx)
         log.warning("forgotten transaction adopted", nonce=tx.nonce)
         adopted.add(tx.nonce)
     account.searched_nonces |= nonces

@@ -74,21 +74,21 @@ class SentVersion:
 
     tx: PendingTx
     version: SignedVersion
-    answers: tuple[SendResult, ...]
+    results: tuple[SendResult, ...]
 
     @property
     def outcome(self) -> SendResult:
         """Return ACCEPTED if any node accepted the bytes, otherwise the first verdict on the bytes. Without a verdict,
         return the least informative answer."""
-        if SendResult.ACCEPTED in self.answers:
+        if SendResult.ACCEPTED in self.results:
             return SendResult.ACCEPTED
-        verdicts = [answer for answer in self.answers if answer not in _NO_VERDICT_RESULTS]
-        return verdicts[0] if verdicts else next(answer for answer in _NO_VERDICT_RESULTS if answer in self.answers)
+        verdicts = [answer for answer in self.results if answer not in _NO_VERDICT_RESULTS]
+        return verdicts[0] if verdicts else next(answer for answer in _NO_VERDICT_RESULTS if answer in self.results)
 
     @property
     def refusal(self) -> str | None:
         """Error code if no node has the bytes, or None when a node may have them."""
-        if any(answer in _MAYBE_IN_POOL_RESULTS for answer in self.answers):
+        if any(answer in _MAYBE_IN_POOL_RESULTS for answer in self.results):
             return None
         return _REFUSAL_CODES.get(self.outcome, "rpc_internal")
 
@@ -121,7 +121,7 @@ async def _send_to_all(rpc: Rpc, txs: Sequence[tuple[PendingTx, SignedVersion]])
 
 
 async def _send_batch(rpc: Rpc, txs: Sequence[tuple[PendingTx, SignedVersion]]) -> list[SendResult]:
-    calls = [RpcCall("eth_sendRawTransaction", ("0x" + version.raw.hex(),)) for _, version in txs]
+    calls = [RpcCall("eth_sendRawTransaction", ("0x" + version.signed_bytes.hex(),)) for _, version in txs]
     try:
         answers = await rpc.batch(calls)
     except (Retryable, RpcError) as error:
@@ -150,11 +150,11 @@ def apply_sent_versions(account: RelayerAccount, sent_versions: Sequence[SentVer
     for sent_version in sent_versions:
         tx = sent_version.tx
         if sent_version.refusal is not None:
-            tx.refusal = sent_version.refusal if tx.unsent else tx.refusal
+            tx.refusal_code = sent_version.refusal if tx.is_unsent else tx.refusal_code
         # An accepted self-transfer says nothing about the bytes that carry relays.
-        elif not (tx.unsent and sent_version.version.is_self_transfer):
-            tx.refusal = None
-        tx.unsent = tx.unsent and sent_version.refusal is not None
+        elif not (tx.is_unsent and sent_version.version.is_self_transfer):
+            tx.refusal_code = None
+        tx.is_unsent = tx.is_unsent and sent_version.refusal is not None
         # If a newer version exists by now, this outcome does not apply to it: the newer version is broadcast
         # separately.
         if tx.latest is sent_version.version:
@@ -163,19 +163,19 @@ def apply_sent_versions(account: RelayerAccount, sent_versions: Sequence[SentVer
 
 def _apply_outcome(account: RelayerAccount, tx: PendingTx, outcome: SendResult, now: float) -> None:
     if outcome not in _NO_VERDICT_RESULTS:
-        tx.record_verdict(now, account.head, accepted=outcome is SendResult.ACCEPTED)
+        tx.record_verdict(now, account.head_number, accepted=outcome is SendResult.ACCEPTED)
     if outcome is SendResult.ACCEPTED:
         tx.record_accepted(now)
         return
     tx.record_not_accepted(now)
     match outcome:
         case SendResult.UNDERPRICED:
-            tx.underpriced = True
+            tx.is_underpriced = True
         case SendResult.TOO_MUCH_GAS:
-            account.tx_limits.lower_gas_limit(tx.gas, now)
+            account.tx_limits.lower_gas_limit(tx.gas_limit, now)
             abandon_tx(tx, outcome.name.lower())
         case SendResult.OVERSIZED:
-            account.tx_limits.lower_byte_limit(len(tx.latest.raw), now)
+            account.tx_limits.lower_byte_limit(len(tx.latest.signed_bytes), now)
             abandon_tx(tx, outcome.name.lower())
         case SendResult.UNSENDABLE:
             abandon_tx(tx, outcome.name.lower())
@@ -184,8 +184,10 @@ def _apply_outcome(account: RelayerAccount, tx: PendingTx, outcome: SendResult, 
 def abandon_tx(tx: PendingTx, reason: str) -> None:
     """Mark the transaction as unsendable, so that a self-transfer replaces it. Do nothing if the latest version is a
     self-transfer already."""
-    if tx.latest.is_self_transfer or tx.unsendable:
+    if tx.latest.is_self_transfer or tx.is_unsendable:
         return
-    tx.unsendable = True
+    tx.is_unsendable = True
     metrics.relay_replacements.labels(reason).inc()
-    log.warning("transaction given up", nonce=tx.nonce, gas=tx.gas, bytes=len(tx.latest.raw), reason=reason)
+    log.warning(
+        "transaction given up", nonce=tx.nonce, gas=tx.gas_limit, bytes=len(tx.latest.signed_bytes), reason=reason
+    )

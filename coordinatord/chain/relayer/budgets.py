@@ -85,8 +85,8 @@ class GasPolicy:
         )
 
     def limits_for(self, budget: Budget, standing: Standing) -> GasLimits:
-        earned = self.daily_gas_per_settled_job * standing.settled
-        is_new = standing.settled < MIN_ESTABLISHED_JOBS and not standing.listed and budget is not Budget.WORK
+        earned = self.daily_gas_per_settled_job * standing.settled_jobs
+        is_new = standing.settled_jobs < MIN_ESTABLISHED_JOBS and not standing.is_listed and budget is not Budget.WORK
         newcomers = (
             (self._hourly_limit(self.newcomers_daily_gas), self.newcomers_daily_gas)
             if is_new and self.newcomers_daily_gas
@@ -101,11 +101,11 @@ class GasPolicy:
             case Budget.WORK:
                 base = self.work_daily_gas
             case _:
-                base, earned = (self.upkeep_daily_gas if standing.listed else self.unlisted_upkeep_daily_gas), 0
+                base, earned = (self.upkeep_daily_gas if standing.is_listed else self.unlisted_upkeep_daily_gas), 0
         if base == 0:
             return GasLimits(budget, None, None, newcomers)
         if not is_new and budget in (Budget.POSTS, Budget.CANCELS):
-            base = base * min(standing.settled, MIN_JOBS_FOR_FULL_BASE) // MIN_JOBS_FOR_FULL_BASE
+            base = base * min(standing.settled_jobs, MIN_JOBS_FOR_FULL_BASE) // MIN_JOBS_FOR_FULL_BASE
         return GasLimits(budget, self._hourly_limit(base) + earned, base + earned, newcomers)
 
     def _hourly_limit(self, base: int) -> int:
@@ -133,7 +133,7 @@ class GasBudgets:
         budget = _BUDGET_OF_KIND[kind]
         standing = await self._standings.get(Spender(signer, budget))
         spending = Spending(signer, gas_estimate(kind, calldata_bytes), self.policy.limits_for(budget, standing))
-        if spending.limits.daily_gas is not None or spending.limits.newcomers is not None:
+        if spending.gas_limits.daily_gas is not None or spending.gas_limits.newcomers_gas is not None:
             exhausted = await self._exhausted.get(spending)
             if exhausted is not None and not await self.is_under_way(subject):
                 raise over_budget_error(exhausted)

@@ -47,13 +47,13 @@ class Budget(enum.StrEnum):
 
 @attrs.frozen(slots=True)
 class GasLimits:
-    """Gas that a signer may spend per hour and per day. For a newcomer, `newcomers` are the limits per hour and per day
-    that all newcomers share."""
+    """Gas that a signer may spend per hour and per day. For a newcomer, `newcomers_gas` are the limits per hour and per
+    day that all newcomers share."""
 
     budget: Budget
     hourly_gas: int | None
     daily_gas: int | None
-    newcomers: "tuple[int, int] | None" = None
+    newcomers_gas: "tuple[int, int] | None" = None
 
 
 @attrs.frozen(slots=True)
@@ -66,13 +66,14 @@ class Spender:
 
 @attrs.frozen(slots=True)
 class Standing:
-    """Settled jobs and promised amounts of a signer. `settled` counts the signer's settled jobs of the last week.
-    `listed` is True for a listed provider. `open_amounts` is the sum that claims of the owner's open jobs will collect,
-    up to the block `position`. `unindexed_amounts` is the same sum for posts that are not indexed at that block."""
+    """Settled jobs and promised amounts of a signer. `settled_jobs` counts the signer's settled jobs of the last week.
+    `is_listed` is True for a listed provider. `open_amounts` is the sum that claims of the owner's open jobs will
+    collect, up to the block `block_number`. `unindexed_amounts` is the same sum for posts that are not indexed at that
+    block."""
 
-    settled: int
-    listed: bool
-    position: int
+    settled_jobs: int
+    is_listed: bool
+    block_number: int
     open_amounts: int
     unindexed_amounts: int
 
@@ -116,8 +117,8 @@ class Spending:
     """Gas that a signer's op may use, and the signer's limits."""
 
     signer: bytes
-    estimate: int
-    limits: GasLimits
+    gas_estimate: int
+    gas_limits: GasLimits
 
 
 async def read_exhausted_budgets(
@@ -131,12 +132,12 @@ async def read_exhausted_budgets(
         " from unnest($1::bytea[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])"
         " with ordinality as a(signer, budget, estimate, hour, day, all_hour, all_day, place)",
         [spending.signer for spending in spendings],
-        [spending.limits.budget.value for spending in spendings],
-        [spending.estimate for spending in spendings],
-        [spending.limits.hourly_gas for spending in spendings],
-        [spending.limits.daily_gas for spending in spendings],
-        [spending.limits.newcomers[0] if spending.limits.newcomers else None for spending in spendings],
-        [spending.limits.newcomers[1] if spending.limits.newcomers else None for spending in spendings],
+        [spending.gas_limits.budget.value for spending in spendings],
+        [spending.gas_estimate for spending in spendings],
+        [spending.gas_limits.hourly_gas for spending in spendings],
+        [spending.gas_limits.daily_gas for spending in spendings],
+        [spending.gas_limits.newcomers_gas[0] if spending.gas_limits.newcomers_gas else None for spending in spendings],
+        [spending.gas_limits.newcomers_gas[1] if spending.gas_limits.newcomers_gas else None for spending in spendings],
     )
     exhausted: dict[Spending, Budget | None] = {}
     for row in rows:
@@ -149,13 +150,13 @@ async def read_exhausted_budgets(
 async def count_fitting_ops(connection: Connection, spending: Spending, limit: int) -> int:
     """Return how many ops of this estimate fit now, at most `limit`. The first op of an hour and of a day always fits,
     as in `gas_fits`."""
-    limits, estimate = spending.limits, spending.estimate
+    limits, estimate = spending.gas_limits, spending.gas_estimate
     fitting = limit
     pools: list[tuple[bytes, Budget, int | None, int | None]] = [
         (spending.signer, limits.budget, limits.hourly_gas, limits.daily_gas)
     ]
-    if limits.newcomers is not None:
-        pools.append((ALL_NEWCOMERS, Budget.NEWCOMERS, *limits.newcomers))
+    if limits.newcomers_gas is not None:
+        pools.append((ALL_NEWCOMERS, Budget.NEWCOMERS, *limits.newcomers_gas))
     for signer, budget, hour, day in pools:
         if hour is None or day is None:
             continue
@@ -204,8 +205,8 @@ class TopSpender:
 
     signer: bytes
     kind: str
-    last_hour: int
-    last_day: int
+    last_hour_gas: int
+    last_day_gas: int
 
 
 async def read_top_spenders(connection: Connection, limit: int) -> list[TopSpender]:
@@ -221,4 +222,4 @@ async def read_top_spenders(connection: Connection, limit: int) -> list[TopSpend
         ALL_NEWCOMERS,
     )
     spenders = [TopSpender(*row) for row in rows]
-    return sorted(spenders, key=lambda spender: (-spender.last_day, spender.signer, spender.kind))[:limit]
+    return sorted(spenders, key=lambda spender: (-spender.last_day_gas, spender.signer, spender.kind))[:limit]

@@ -39,10 +39,10 @@ _SIMULATION_UNAVAILABLE_ERRORS: Final = (RpcErrorKind.REFUSED, RpcErrorKind.UNSU
 
 @attrs.frozen(slots=True)
 class _ChainedOp:
-    """Op of a chain. `gas` is its gas limit. An op that `reverts_alone` is simulated after the ops before it."""
+    """Op of a chain. `gas_limit` is its gas limit. An op that `reverts_alone` is simulated after the ops before it."""
 
     relay: StoredRelay
-    gas: int
+    gas_limit: int
     reverts_alone: bool
 
     @property
@@ -75,7 +75,9 @@ class ChainedOpSimulator:
         try:
             with anyio.fail_after(_SIMULATION_TIMEOUT_S):
                 answers = await simulate_sequences(
-                    self._rpc, self._account.address, [[(link.call, link.gas) for link in chain] for chain in chains]
+                    self._rpc,
+                    self._account.address,
+                    [[(link.call, link.gas_limit) for link in chain] for chain in chains],
                 )
             errors = [answer for answer in answers if isinstance(answer, RpcError)]
             if len(errors) == len(answers) and errors[0].kind in _SIMULATION_UNAVAILABLE_ERRORS:
@@ -122,8 +124,8 @@ class ChainedOpSimulator:
             if link.reverts_alone and not passes:
                 continue
             if link.reverts_alone:
-                share = self._account.planned_gas.share(relay.kind, len(relay.calldata), link.gas)
-                found.append(SimulatedRelay(relay, link.gas, share, after.id))
+                share = self._account.planned_gas.share(relay.kind, len(relay.calldata), link.gas_limit)
+                found.append(SimulatedRelay(relay, link.gas_limit, share, after.id))
             # The next op builds on the last unsigned op, which must share its transaction. Signed ops are sent earlier.
             if relay.tx_id is None or after.tx_id is not None:
                 after = relay

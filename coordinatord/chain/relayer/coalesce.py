@@ -51,13 +51,13 @@ def rank_of(kind: RelayKind) -> Rank:
 
 @attrs.frozen(slots=True)
 class SimulatedRelay:
-    """Relay that the chain would accept now. `gas` is enough for the relay alone. `share` is the gas that the relay
-    adds to a transaction of several. `builds_on` is the id of the undecided relay that this relay builds on, which
-    was signed earlier or belongs to the same round."""
+    """Relay that the chain would accept now. `gas_alone` is enough for the relay alone. `gas_when_shared` is the gas
+    that the relay adds to a transaction of several. `builds_on` is the id of the undecided relay that this relay builds
+    on, which was signed earlier or belongs to the same round."""
 
     relay: StoredRelay
-    gas: int
-    share: int
+    gas_alone: int
+    gas_when_shared: int
     builds_on: int | None = None
 
 
@@ -68,7 +68,7 @@ class PlannedTx:
 
     target: bytes
     calldata: bytes = attrs.field(repr=False)
-    gas: int
+    gas_limit: int
     rank: Rank
     relays: tuple[StoredRelay, ...]
     expected_gas: int = 0
@@ -105,7 +105,7 @@ def _total_gas(ops: Sequence[SimulatedRelay]) -> int:
     """Return the gas of several ops. The op whose gas exceeds its share by most counts with its full gas, which covers
     the common cost. Each other op adds its share."""
     floor = BASE_GAS + sum(floor_gas(op.relay.calldata) - BASE_GAS + _CALL_FLOOR_GAS for op in ops)
-    return max(sum(op.share for op in ops) + max(op.gas - op.share for op in ops), floor)
+    return max(sum(op.gas_when_shared for op in ops) + max(op.gas_alone - op.gas_when_shared for op in ops), floor)
 
 
 def _group_chains(simulated: Iterable[SimulatedRelay]) -> list[list[SimulatedRelay]]:
@@ -139,7 +139,7 @@ def split_affordable(
     paid: list[PlannedTx] = []
     unpaid: list[PlannedTx] = []
     for plan in plans:
-        cost = plan.gas * gas_price
+        cost = plan.gas_limit * gas_price
         if cost <= spendable - reserves[plan.rank]:
             spendable -= cost
             paid.append(plan)
@@ -153,7 +153,7 @@ def _plan_transaction(rank: Rank, ops: Sequence[SimulatedRelay], tx_limits: TxLi
     first = relays[0]
     if len(relays) == 1:
         # Each return to the queue doubles the margin, so that a call that ran out of gas gets enough in the end.
-        alone = ops[0].gas
+        alone = ops[0].gas_alone
         gas = alone + alone * (1 << first.requeue_count) // 4 + _SINGLE_OP_EXTRA_GAS
         return PlannedTx(first.target, first.calldata, min(gas, tx_limits.gas), rank, relays)
     calldata = relayed_calls.relay_calldata(

@@ -17,10 +17,10 @@ _MAX_FORECAST_TO_HEADER_RATIO: Final = 8
 
 @attrs.frozen(slots=True)
 class Fee:
-    """EIP-1559 fee: `cap` is the limit per gas, and `tip` the part of it for the block's producer."""
+    """EIP-1559 fee: `max_fee` is the limit per gas, and `max_tip` the part of it for the block's producer."""
 
-    cap: int
-    tip: int
+    max_fee: int
+    max_tip: int
 
 
 @attrs.frozen(slots=True)
@@ -39,20 +39,22 @@ class FeeCeiling:
     with the tip at its ceiling.
     """
 
-    cap: int | None = None
-    tip: int | None = None
+    max_fee: int | None = None
+    max_tip: int | None = None
 
     def limit_fee(self, fee: Fee) -> Fee:
-        cap = fee.cap if self.cap is None else min(fee.cap, self.cap)
-        tip = fee.tip if self.tip is None else min(fee.tip, self.tip // 2)
+        cap = fee.max_fee if self.max_fee is None else min(fee.max_fee, self.max_fee)
+        tip = fee.max_tip if self.max_tip is None else min(fee.max_tip, self.max_tip // 2)
         return Fee(cap, min(tip, cap))
 
     def allows(self, fee: Fee) -> bool:
-        return (self.cap is None or fee.cap <= self.cap) and (self.tip is None or fee.tip <= self.tip)
+        return (self.max_fee is None or fee.max_fee <= self.max_fee) and (
+            self.max_tip is None or fee.max_tip <= self.max_tip
+        )
 
     def is_below(self, market: FeeMarket) -> bool:
         """Return True if the next block would not accept the highest allowed fee."""
-        return self.cap is not None and not _covers_market(initial_fee(market, self), market)
+        return self.max_fee is not None and not _covers_market(initial_fee(market, self), market)
 
 
 NO_CEILING: Final = FeeCeiling()
@@ -121,7 +123,9 @@ def replacement_fee(current: Fee, market: FeeMarket, *, refused: bool, ceiling: 
     """Return the fee of a new version, or None while the current fee is enough or the ceiling allows no higher fee.
     `refused` is True if a node called the fee too low. A refusal of a fee far above the market is ignored."""
     wanted = initial_fee(market, ceiling)
-    if _covers_market(current, market) and (not refused or current.cap >= _MAX_FEE_TO_MARKET_RATIO * wanted.cap):
+    if _covers_market(current, market) and (
+        not refused or current.max_fee >= _MAX_FEE_TO_MARKET_RATIO * wanted.max_fee
+    ):
         return None
     raised = _raise_fee(current, wanted)
     return raised if ceiling.allows(raised) and not ceiling.is_below(market) else None
@@ -135,11 +139,11 @@ def self_transfer_fee(current: Fee, market: FeeMarket, *, ceiling: FeeCeiling = 
 
 def _covers_market(fee: Fee, market: FeeMarket) -> bool:
     # Half of the usual tip is enough while waiting, because each replacement adds a version to every pool.
-    return fee.cap >= market.base_fee + min(fee.tip, market.tip) // 2
+    return fee.max_fee >= market.base_fee + min(fee.max_tip, market.tip) // 2
 
 
 def _raise_fee(current: Fee, target: Fee) -> Fee:
-    return Fee(max(_bump_amount(current.cap), target.cap), max(_bump_amount(current.tip), target.tip))
+    return Fee(max(_bump_amount(current.max_fee), target.max_fee), max(_bump_amount(current.max_tip), target.max_tip))
 
 
 def _bump_amount(amount: int) -> int:

@@ -27,7 +27,7 @@ class SignedVersion:
     """Signed bytes for a nonce. A self-transfer carries no relay and only uses up the nonce."""
 
     hash: bytes
-    raw: bytes = attrs.field(repr=False)
+    signed_bytes: bytes = attrs.field(repr=False)
     max_fee: int
     max_tip: int
     is_self_transfer: bool
@@ -40,24 +40,24 @@ class PendingTx:
     id: int
     nonce: int
     target: bytes
-    gas: int
+    gas_limit: int
     versions: list[SignedVersion]
     calldata: bytes = attrs.field(default=b"", repr=False)
     # Time of the next broadcast, by the event loop's clock.
     next_send_at: float = 0.0
     # Consecutive broadcasts that no node accepted.
-    failures: int = 0
+    failed_broadcasts: int = 0
     # True after a node refused the fee, or after the transaction's turn passed.
-    underpriced: bool = False
+    is_underpriced: bool = False
     # True after a node refused the transaction for good, or after its turn passed too often. A self-transfer then
     # replaces the transaction.
-    unsendable: bool = False
+    is_unsendable: bool = False
     turns_passed: int = 0
     # True if certainly no node has the transaction: it was not broadcast yet, or nodes refused every broadcast. Always
     # False if another process signed it, because that process may have sent it without receiving the answer.
-    unsent: bool = False
+    is_unsent: bool = False
     # Code of the last refusal, as stored. None once a node may have the bytes.
-    refusal: str | None = None
+    refusal_code: str | None = None
     # Expected gas of the carried ops, without margin. 0 for transactions that another process signed.
     expected_gas: int = 0
     # Start of the transaction's current turn. None before a node's first verdict on the latest version.
@@ -80,15 +80,15 @@ class PendingTx:
     @property
     def max_cost(self) -> int:
         """Highest amount that the transaction may cost."""
-        return (BASE_GAS if self.latest.is_self_transfer else self.gas) * self.latest.max_fee
+        return (BASE_GAS if self.latest.is_self_transfer else self.gas_limit) * self.latest.max_fee
 
     def add_version(self, version: SignedVersion) -> None:
         self.versions.append(version)
-        self.next_send_at, self.failures, self.underpriced, self.unsendable = 0.0, 0, False, False
+        self.next_send_at, self.failed_broadcasts, self.is_underpriced, self.is_unsendable = 0.0, 0, False, False
         self.turn_started_at, self.is_accepted = None, False
 
     def record_accepted(self, now: float) -> None:
-        self.failures, self.next_send_at = 0, now + REBROADCAST_INTERVAL_S
+        self.failed_broadcasts, self.next_send_at = 0, now + REBROADCAST_INTERVAL_S
 
     def record_verdict(self, now: float, head: int, *, accepted: bool) -> None:
         """Record a node's verdict on the latest version. The first verdict, or the first acceptance, starts the
@@ -115,8 +115,8 @@ class PendingTx:
         return now >= self.receipt_missing_since + MAX_RECEIPT_LAG_S
 
     def record_not_accepted(self, now: float) -> None:
-        self.next_send_at = now + min(_FIRST_RETRY_PAUSE_S * 2**self.failures, _MAX_RETRY_PAUSE_S)
-        self.failures = min(self.failures + 1, 10)
+        self.next_send_at = now + min(_FIRST_RETRY_PAUSE_S * 2**self.failed_broadcasts, _MAX_RETRY_PAUSE_S)
+        self.failed_broadcasts = min(self.failed_broadcasts + 1, 10)
 
 
 class PendingTxs:

@@ -59,7 +59,7 @@ class RelayIntake:
         Sign nothing while signed bytes are unsent, so that the queue's depth and timeout also cover a slow node. Raise
         Retryable when the node or the signer does not answer. The relays then stay queued.
         """
-        free_slots = self._settings.max_in_flight - len(self._account.pending)
+        free_slots = self._settings.max_in_flight - len(self._account.pending_txs)
         if free_slots <= 0 or self._account.has_unsent:
             return False
         async with self._role_connection.transaction() as connection:
@@ -75,7 +75,7 @@ class RelayIntake:
             plans, unpaid = self._split_affordable(limit_in_flight(planned, free_slots), simulated)
             # Drop unpaid relays only when nothing is pending: pending transactions may cost less than their reserved
             # maximum, which frees funds.
-            if unpaid and not plans and not len(self._account.pending):
+            if unpaid and not plans and not len(self._account.pending_txs):
                 endings += [_dropped_ending(relay, "relayer_funds") for plan in unpaid for relay in plan.relays]
             # The bytes of requeued relays were sent, and callers may know them as mined. So such relays are not
             # dropped, but wait in the queue for missing funds or roles.
@@ -88,7 +88,7 @@ class RelayIntake:
             await queue_sql.end_queued_relays(connection, endings)
             signed, unavailable = await sign_planned(connection, self._account, plans) if plans else ([], None)
         for tx in signed:
-            self._account.pending.add(tx)
+            self._account.pending_txs.add(tx)
         _count_chained(simulated, plans[: len(signed)])
         kinds = {relay.id: relay.kind for relay in relays}
         for ending in endings:
@@ -117,15 +117,15 @@ class RelayIntake:
     ) -> tuple[list[PlannedTx], list[PlannedTx]]:
         """Return the plans that the funds can pay for, and the others. Exits that are too expensive together are
         sent one by one."""
-        cap = initial_fee(self._account.market, self._account.ceiling).cap
+        cap = initial_fee(self._account.fee_market, self._account.fee_ceiling).max_fee
         reserves = self._settings.reserves(cap)
-        paid, unpaid = split_affordable(plans, self._account.spendable, cap, reserves)
+        paid, unpaid = split_affordable(plans, self._account.spendable_wei, cap, reserves)
         exit_ids = {relay.id for plan in unpaid if plan.rank is Rank.EXIT for relay in plan.relays}
         if paid or not exit_ids:
             return paid, unpaid
         exits = [candidate for candidate in simulated if candidate.relay.id in exit_ids]
         single_exits = coalesce(exits, max_ops=1, tx_limits=self._account.tx_limits.limits_at(anyio.current_time()))
-        paid, unpaid_exits = split_affordable(single_exits, self._account.spendable, cap, reserves)
+        paid, unpaid_exits = split_affordable(single_exits, self._account.spendable_wei, cap, reserves)
         return paid, unpaid_exits + [plan for plan in unpaid if plan.rank is not Rank.EXIT]
 
     async def _max_batch_posts(self, connection: Connection) -> int:
@@ -134,7 +134,7 @@ class RelayIntake:
         share = self._account.tx_limits.block_gas_limit // await queue_sql.count_active_accounts(
             connection, self._account.chain_id
         )
-        under_way = sum(tx.expected_gas or tx.gas for tx in self._account.pending)
+        under_way = sum(tx.expected_gas or tx.gas_limit for tx in self._account.pending_txs)
         return _MAX_BATCH_POSTS if under_way < share else 0
 
     async def _simulate_relays(
@@ -173,7 +173,7 @@ class RelayIntake:
         if reverting:
             simulated += await self._chained.find_passing(connection, simulated, reverting)
         # While fees are above the ceiling, nothing new is signed, and exits stay queued.
-        return [] if self._account.ceiling.is_below(self._account.market) else simulated, endings
+        return [] if self._account.fee_ceiling.is_below(self._account.fee_market) else simulated, endings
 
     async def _split_allowed(self, relays: Sequence[StoredRelay]) -> tuple[list[StoredRelay], list[RelayEnding]]:
         """Return the relays that funds and fees allow, and the endings of the others. Read the balance in every round,
@@ -183,13 +183,13 @@ class RelayIntake:
             await account.read_balance(self._rpc)
         except RpcError as error:
             raise to_retryable(error, "eth_getBalance") from error
-        reserves = self._settings.reserves(initial_fee(account.market, account.ceiling).cap)
-        above_ceiling = account.ceiling.is_below(account.market)
+        reserves = self._settings.reserves(initial_fee(account.fee_market, account.fee_ceiling).max_fee)
+        above_ceiling = account.fee_ceiling.is_below(account.fee_market)
         allowed: list[StoredRelay] = []
         endings: list[RelayEnding] = []
         for relay in relays:
             rank = rank_of(relay.kind)
-            if rank > Rank.EXIT and account.spendable < reserves[rank]:
+            if rank > Rank.EXIT and account.spendable_wei < reserves[rank]:
                 endings.append(_dropped_ending(relay, "relayer_funds"))
             elif above_ceiling and rank > Rank.EXIT:
                 endings.append(_dropped_ending(relay, outbox_sql.FEES_ABOVE_CEILING))

@@ -45,13 +45,13 @@ class Priority(enum.IntEnum):
 class PaymentPromise:
     """Amount that the claim of a post will collect.
 
-    `headroom` is the owner's balance left for this post and all others that the index does not show at `position`, or
-    None if the balance is unknown.
+    `headroom` is the owner's balance left for this post and all others that the index does not show at `block_number`,
+    or None if the balance is unknown.
     """
 
     amount: int
     headroom: int | None = None
-    position: int = -1
+    block_number: int = -1
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -83,12 +83,12 @@ class NewRelay:
 
 @attrs.frozen(slots=True)
 class QueuedRelay:
-    """Relay in the outbox: a new one, or an older one that an equal request `joined`. Identify the relay by
+    """Relay in the outbox. `is_duplicate` is True if an equal, earlier request already stored it. Identify the relay by
     `relay.dedupe`. After a failover that lost the row, `id` may name another relay."""
 
     id: int
     relay: NewRelay
-    joined: bool
+    is_duplicate: bool
 
 
 class NotQueued(enum.Enum):
@@ -131,7 +131,7 @@ async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_
 
 def _relay_to_row(relay: NewRelay) -> tuple[object, ...]:
     """Return the relay as a value of the database type `new_relay`."""
-    limits, promise = relay.spending and relay.spending.limits, relay.promise
+    limits, promise = relay.spending and relay.spending.gas_limits, relay.promise
     return (
         relay.kind.value,
         relay.subject,
@@ -144,8 +144,8 @@ def _relay_to_row(relay: NewRelay) -> tuple[object, ...]:
         relay.signer,
         relay.gas_estimate,
         *((limits.budget.value, limits.hourly_gas, limits.daily_gas) if limits else (None, None, None)),
-        *((limits.newcomers if limits else None) or (None, None)),
-        *((promise.amount, promise.headroom, promise.position) if promise else (None, None, None)),
+        *((limits.newcomers_gas if limits else None) or (None, None)),
+        *((promise.amount, promise.headroom, promise.block_number) if promise else (None, None, None)),
     )
 
 
@@ -155,7 +155,7 @@ def _queue_outcome_from_row(relay: NewRelay, outcome: str, relay_id: int | None,
     # A cancel may join another cancel of its job.
     if same_as not in (None, relay.dedupe):
         relay = attrs.evolve(relay, dedupe=same_as)
-    return QueuedRelay(relay_id, relay, joined=same_as is not None)
+    return QueuedRelay(relay_id, relay, is_duplicate=same_as is not None)
 
 
 @attrs.frozen(slots=True)

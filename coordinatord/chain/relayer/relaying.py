@@ -173,7 +173,7 @@ class Relaying:
             case NotQueued.OVER_BUDGET:
                 if new_relay.spending is None:
                     raise AssertionError("the outbox reported a relay without a budget as over its budget")
-                raise over_budget_error(new_relay.spending.limits.budget)
+                raise over_budget_error(new_relay.spending.gas_limits.budget)
             case NotQueued.OVER_NEWCOMERS_BUDGET:
                 raise over_budget_error(Budget.NEWCOMERS)
             case NotQueued.INSOLVENT:
@@ -195,7 +195,7 @@ class Relaying:
     async def _store_trace(self, queued: QueuedRelay) -> None:
         """Store the context of a traced request, for the spans of its relay, its blocks and its provider."""
         context = spans.current_context()
-        if context is None or not spans.is_sampled(context) or queued.joined:
+        if context is None or not spans.is_sampled(context) or queued.is_duplicate:
             return
         try:
             async with self._database.connection() as connection:

@@ -44,7 +44,7 @@ async def revive_unmined(
     async with role_connection.transaction() as connection:
         count = await results_sql.unmine_blocks(connection, account.chain_id, account.address, removed)
         stored = await transactions_sql.read_pending(connection, account.chain_id, account.address)
-    account.pending = PendingTxs(stored)
+    account.pending_txs = PendingTxs(stored)
     log.warning("transactions reverted by reorg", blocks=len(removed), transactions=count)
 
 
@@ -53,8 +53,8 @@ def find_suspect_nonces(account: RelayerAccount, next_nonce: int) -> list[int]:
     A missing nonce blocks all higher ones. Transactions in nodes' pools that the database forgot in a failover are left
     to be mined, and never replaced."""
     floor = account.nonce_floor
-    pool_end = max(floor, account.pool_end)
-    waiting, known = {tx.nonce for tx in account.pending}, {tx.nonce for tx in account.lost}
+    pool_end = max(floor, account.pool_nonces_end)
+    waiting, known = {tx.nonce for tx in account.pending_txs}, {tx.nonce for tx in account.lost_txs}
     last = min(next_nonce, floor + len(waiting) + _MAX_SUSPECT_NONCES)
     return [nonce for nonce in range(floor, last) if nonce not in waiting and (nonce >= pool_end or nonce in known)]
 
@@ -70,16 +70,16 @@ async def repair_nonces(role_connection: RoleConnection, rpc: Rpc, account: Rela
     # A new account has no gaps.
     next_nonce = stored_next_nonce or 0
     suspects = find_suspect_nonces(account, next_nonce)
-    if suspects or not account.pools_read:
+    if suspects or not account.are_pools_read:
         await account.read_pools(rpc.other_nodes)
-        account.pools_read = True
+        account.are_pools_read = True
         suspects = find_suspect_nonces(account, next_nonce)
     foreign = range(next_nonce, account.nonce_floor) if stored_next_nonce is not None else range(0)
     wanted = {*unexplained, *foreign} - account.searched_nonces
     if wanted:
         await adopt_forgotten_transactions(role_connection, rpc, account, block, nonces=wanted, foreign_nonces=foreign)
     await _resolve_late_receipts(role_connection, rpc, account, block)
-    used = [tx.nonce for tx in account.pending if tx.nonce < account.nonce_floor]
+    used = [tx.nonce for tx in account.pending_txs if tx.nonce < account.nonce_floor]
     if used:
         await _abandon_lost(role_connection, rpc, account, block, used)
     if suspects:
@@ -92,12 +92,12 @@ async def _resolve_late_receipts(
 ) -> None:
     """Resolve lost transactions that were mined after all: their receipt was late, or in a block of another branch."""
     now = anyio.current_time()
-    for tx in list(account.lost):
+    for tx in list(account.lost_txs):
         if tx.receipt_missing_since is None:
             tx.receipt_missing_since = now
         elif now > tx.receipt_missing_since + _LOST_TX_RETENTION_S:
-            account.lost.remove(tx)
-    receipts = await read_receipts(rpc, [version.hash for tx in account.lost for version in tx.versions])
+            account.lost_txs.remove(tx)
+    receipts = await read_receipts(rpc, [version.hash for tx in account.lost_txs for version in tx.versions])
     await resolve_receipts(
         role_connection, rpc, account, [receipt for receipt in receipts if receipt.block_number <= block.number]
     )
@@ -108,7 +108,7 @@ async def _abandon_lost(
 ) -> None:
     """Find out why the chain counts the nonces of pending transactions as used. Resolve a transaction that was mined in
     a block that was not seen, and abandon a transaction whose nonce a foreign transaction used."""
-    candidates = [tx for tx in account.pending if tx.nonce in used][:_MAX_EXAMINED_TXS]
+    candidates = [tx for tx in account.pending_txs if tx.nonce in used][:_MAX_EXAMINED_TXS]
     # Read both from one node. With one node's receipts and another node's count, a mined transaction could look lost.
     receipts, count = await read_receipts_and_count(
         rpc, account.address, [version.hash for tx in candidates for version in tx.versions]
@@ -117,7 +117,7 @@ async def _abandon_lost(
     await resolve_receipts(
         role_connection, rpc, account, [receipt for receipt in receipts if receipt.block_number <= block.number]
     )
-    for tx in account.pending:
+    for tx in account.pending_txs:
         if tx.nonce not in used or any(v.hash in mined for v in tx.versions):
             tx.receipt_missing_since = None
     missing = [tx for tx in candidates if tx.nonce < count and not any(v.hash in mined for v in tx.versions)]
@@ -135,8 +135,8 @@ async def _abandon_lost(
         async with role_connection.transaction() as connection:
             await results_sql.mark_lost(connection, [tx.id for tx in lost])
         for tx in lost:
-            account.pending.remove(tx)
-            account.lost.add(tx)
+            account.pending_txs.remove(tx)
+            account.lost_txs.add(tx)
 
 
 async def _others_contradict(rpc: Rpc, account: RelayerAccount, lost: Sequence[PendingTx]) -> bool:
@@ -170,21 +170,21 @@ async def _close_gaps(role_connection: RoleConnection, account: RelayerAccount, 
             log.warning("gap in the nonces closed", nonce=nonce)
             self_transfers.append(await sign_self_transfer(connection, account, nonce, lost_id))
     for self_transfer in self_transfers:
-        if (lost := account.lost.find_by_id(self_transfer.id)) is not None:
-            account.lost.remove(lost)
-        account.pending.add(self_transfer)
+        if (lost := account.lost_txs.find_by_id(self_transfer.id)) is not None:
+            account.lost_txs.remove(lost)
+        account.pending_txs.add(self_transfer)
 
 
 async def raise_fees(role_connection: RoleConnection, account: RelayerAccount, mined_within_s: float) -> None:
     """Sign new versions for transactions whose fee is too low for the market or a node, or whose turn has passed."""
     _reprice_passed_turn(account, mined_within_s)
-    versions = [(tx, version) for tx in account.pending if (version := await sign_replacement(account, tx))]
+    versions = [(tx, version) for tx in account.pending_txs if (version := await sign_replacement(account, tx))]
     if not versions:
         return
     async with role_connection.transaction() as connection:
         await transactions_sql.add_versions(connection, [(tx.id, version) for tx, version in versions])
     for tx, version in versions:
-        account.pending.replace(tx, version)
+        account.pending_txs.replace(tx, version)
         metrics.relay_replacements.labels("fee").inc()
         log.info("transaction replaced", nonce=tx.nonce, max_fee=version.max_fee, max_tip=version.max_tip)
 
@@ -193,17 +193,17 @@ def _reprice_passed_turn(account: RelayerAccount, mined_within_s: float) -> None
     """Raise the fee of the transaction with the next nonce when its turn has passed: a pool may have lost the
     transaction, or refuse it with an unknown message. After its third turn, replace it with a self-transfer. While the
     chain makes no blocks, an accepted transaction only gets a higher fee."""
-    tx, now = next(iter(account.pending), None), anyio.current_time()
-    if tx is None or tx.nonce != account.nonce_floor or account.ceiling.is_below(account.market):
+    tx, now = next(iter(account.pending_txs), None), anyio.current_time()
+    if tx is None or tx.nonce != account.nonce_floor or account.fee_ceiling.is_below(account.fee_market):
         return
     if not tx.turn_has_passed(account.nonce_floor_since, now, mined_within_s):
         return
     tx.turns_passed += 1
     log.warning("transaction not mined in its turn", nonce=tx.nonce, turns=tx.turns_passed, accepted=tx.is_accepted)
-    chain_advances = account.head > tx.turn_start_head or not tx.is_accepted
+    chain_advances = account.head_number > tx.turn_start_head or not tx.is_accepted
     if tx.turns_passed >= MAX_PASSED_TURNS and chain_advances and not tx.latest.is_self_transfer:
         abandon_tx(tx, "turn_passed")
     else:
-        tx.underpriced = True
+        tx.is_underpriced = True
     # If the ceiling allows no new version, the next turn starts now.
-    tx.turn_started_at, tx.turn_start_head = now, account.head
+    tx.turn_started_at, tx.turn_start_head = now, account.head_number

@@ -96,7 +96,7 @@ async def resolve_receipts(
         )
         ended = await results_sql.end_carried_relays(connection, [tx.id for tx, _ in carrying], refused)
     for tx, receipt in found:
-        (account.pending if tx in account.pending else account.lost).remove(tx)
+        (account.pending_txs if tx in account.pending_txs else account.lost_txs).remove(tx)
         _learn_gas(account, tx, receipt, refused)
     for kind, gas in booked.items():
         metrics.relay_gas.labels(kind).inc(gas)

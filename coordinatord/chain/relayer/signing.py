@@ -28,14 +28,16 @@ async def sign_planned(
     the failure that stopped the rest, if any. The remaining relays stay queued."""
     stored_next_nonce = await transactions_sql.read_next_nonce(connection, account.chain_id, account.address)
     account.require_plausible_nonce_floor(stored_next_nonce)
-    first = max(account.nonce_floor, account.pool_end, stored_next_nonce or 0)
+    first = max(account.nonce_floor, account.pool_nonces_end, stored_next_nonce or 0)
     if stored_next_nonce is not None and first > stored_next_nonce:
         foreign = range(stored_next_nonce, first)
         log.warning("nonces used by foreign transactions", first=foreign.start, count=len(foreign))
         await transactions_sql.insert_foreign_nonces(connection, account.chain_id, account.address, foreign)
-    fee = initial_fee(account.market, account.ceiling)
+    fee = initial_fee(account.fee_market, account.fee_ceiling)
     txs = [
-        PendingTx(0, nonce, plan.target, plan.gas, [], plan.calldata, unsent=True, expected_gas=plan.expected_gas)
+        PendingTx(
+            0, nonce, plan.target, plan.gas_limit, [], plan.calldata, is_unsent=True, expected_gas=plan.expected_gas
+        )
         for nonce, plan in enumerate(plans, first)
     ]
     signed, failure = await sign_in_order(account.signer, [_build_unsigned(account, tx, fee) for tx in txs])
@@ -59,7 +61,7 @@ async def sign_self_transfer(
     """Sign a transfer of zero value to the account itself, to fill a nonce that the chain waits for. `lost_id` is the
     nonce's lost transaction. The old versions of that transaction stay watched, because they may still be mined
     instead."""
-    lost = None if lost_id is None else account.lost.find_by_id(lost_id)
+    lost = None if lost_id is None else account.lost_txs.find_by_id(lost_id)
     self_transfer = PendingTx(
         lost_id or 0, nonce, account.address, BASE_GAS, [] if lost is None else list(lost.versions)
     )
@@ -67,7 +69,7 @@ async def sign_self_transfer(
     if not self_transfer.versions or not self_transfer.latest.is_self_transfer:
         self_transfer.versions.append(
             await _sign_version(
-                account, self_transfer, initial_fee(account.market, account.ceiling), is_self_transfer=True
+                account, self_transfer, initial_fee(account.fee_market, account.fee_ceiling), is_self_transfer=True
             )
         )
     if lost_id is None:
@@ -80,11 +82,14 @@ async def sign_self_transfer(
 async def sign_replacement(account: RelayerAccount, tx: PendingTx) -> SignedVersion | None:
     """Sign the next version of a pending transaction, or return None while the current version is good enough. An
     abandoned transaction becomes a self-transfer, which uses up the nonce."""
-    if tx.unsendable:
+    if tx.is_unsendable:
         return await _sign_version(
-            account, tx, self_transfer_fee(tx.fee, account.market, ceiling=account.ceiling), is_self_transfer=True
+            account,
+            tx,
+            self_transfer_fee(tx.fee, account.fee_market, ceiling=account.fee_ceiling),
+            is_self_transfer=True,
         )
-    fee = replacement_fee(tx.fee, account.market, refused=tx.underpriced, ceiling=account.ceiling)
+    fee = replacement_fee(tx.fee, account.fee_market, refused=tx.is_underpriced, ceiling=account.fee_ceiling)
     return None if fee is None else await _sign_version(account, tx, fee, is_self_transfer=tx.latest.is_self_transfer)
 
 
@@ -97,9 +102,11 @@ async def _sign_version(account: RelayerAccount, tx: PendingTx, fee: Fee, *, is_
 
 
 def _build_unsigned(account: RelayerAccount, tx: PendingTx, fee: Fee, *, is_self_transfer: bool = False) -> Transaction:
-    gas, target, calldata = (BASE_GAS, account.address, b"") if is_self_transfer else (tx.gas, tx.target, tx.calldata)
-    return Transaction(account.chain_id, tx.nonce, fee.tip, fee.cap, gas, target, 0, calldata)
+    gas, target, calldata = (
+        (BASE_GAS, account.address, b"") if is_self_transfer else (tx.gas_limit, tx.target, tx.calldata)
+    )
+    return Transaction(account.chain_id, tx.nonce, fee.max_tip, fee.max_fee, gas, target, 0, calldata)
 
 
 def _new_version(fee: Fee, signed: SignedTransaction, *, is_self_transfer: bool = False) -> SignedVersion:
-    return SignedVersion(signed.hash, signed.raw, fee.cap, fee.tip, is_self_transfer)
+    return SignedVersion(signed.hash, signed.raw, fee.max_fee, fee.max_tip, is_self_transfer)

@@ -36,14 +36,14 @@ class SolvencyChecks:
             balance = await self.read_balance_as_indexed(owner, standing, balance)
         if promised + amount > balance:
             return None
-        return PaymentPromise(amount, balance - standing.open_amounts, standing.position)
+        return PaymentPromise(amount, balance - standing.open_amounts, standing.block_number)
 
     async def read_balance_as_indexed(self, owner: bytes, standing: Standing, latest: int) -> int:
         """Return the balance at the block of the open jobs' sum, or the latest balance if that is higher. The latest
         balance alone may be too low: a claim that the index does not show yet has already collected its payment."""
-        if standing.position < 0:
+        if standing.block_number < 0:
             return latest
-        view = self.token.balance_view(owner, hex(standing.position))
+        view = self.token.balance_view(owner, hex(standing.block_number))
         (answer,) = await read_many(self.token.rpc, [view], "rpc_internal")
         return max(latest, decode_balance(answer) or 0)
 

@@ -90,7 +90,7 @@ async def adopt_transaction(connection: Connection, chain_id: int, account: byte
     tx.id = await connection.fetchval(
         "update relay_txs set target = $4, calldata = $5, gas = $6, purpose = 'relay'"
         " where chain_id = $1 and account = $2 and nonce = $3 returning id",
-        *(chain_id, account, tx.nonce, tx.target, tx.calldata, tx.gas),
+        *(chain_id, account, tx.nonce, tx.target, tx.calldata, tx.gas_limit),
     )
     await add_versions(connection, [(tx.id, tx.latest)])
 
@@ -100,7 +100,7 @@ async def turn_into_self_transfer(connection: Connection, self_transfer: Pending
     await connection.execute(
         "update relay_txs set lost = false, purpose = 'fill', gas = $2 where id = $1",
         self_transfer.id,
-        self_transfer.gas,
+        self_transfer.gas_limit,
     )
     await add_versions(connection, [(self_transfer.id, self_transfer.latest)])
 
@@ -132,7 +132,7 @@ async def _read_stored_txs(connection: Connection, chain_id: int, account: bytes
             txs[r["id"]].versions.append(version)
         else:
             txs[r["id"]] = PendingTx(
-                r["id"], r["nonce"], r["target"], r["gas"], [version], r["calldata"], refusal=r["refusal"]
+                r["id"], r["nonce"], r["target"], r["gas"], [version], r["calldata"], refusal_code=r["refusal"]
             )
     return list(txs.values())
 

@@ -52,7 +52,7 @@ async def run_relayer(
     role: RelayerRole | None = None,
 ) -> None:
     """Relay from the signer's account whenever this process holds the account's role, until cancelled."""
-    if settings.fee_ceiling.cap is None or settings.fee_ceiling.tip is None:
+    if settings.fee_ceiling.max_fee is None or settings.fee_ceiling.max_tip is None:
         log.warning("fees have no ceiling: set RELAY_MAX_FEE_GWEI and RELAY_MAX_TIP_GWEI", chain_id=chain_id)
 
     async def work(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
@@ -61,7 +61,7 @@ async def run_relayer(
             pending = PendingTxs(await transactions_sql.read_pending(inside, chain_id, signer.address))
             lost = PendingTxs(await transactions_sql.read_lost(inside, chain_id, signer.address))
         account = RelayerAccount(
-            chain_id, signer, pending, lost, tx_limits=AdaptiveTxLimits(), ceiling=settings.fee_ceiling, role=role
+            chain_id, signer, pending, lost, tx_limits=AdaptiveTxLimits(), fee_ceiling=settings.fee_ceiling, role=role
         )
         await _Worker(role_connection, rpc, account, notices, settings).run()
 
@@ -106,7 +106,7 @@ class _Worker:
         """Apply new blocks, repair the account's nonces and raise fees, until cancelled."""
         while True:
             succeeded = await self._run_decision("follow the chain", self._process_head, may_change_node=True)
-            busy = len(self._account.pending) > 0
+            busy = len(self._account.pending_txs) > 0
             pause = self._settings.busy_poll_interval_s if busy else self._settings.idle_poll_interval_s
             await self._wake_head_reads.wait(pause if succeeded else max(pause, _RETRY_PAUSE_S))
 
@@ -134,10 +134,10 @@ class _Worker:
         if self._settings.replacements_only:
             # These metrics belong to the account that still relays.
             return
-        metrics.relay_fees_above_ceiling.set(account.ceiling.is_below(account.market))
-        metrics.relay_gas_price.labels("base_fee").set(account.market.base_fee)
-        metrics.relay_gas_price.labels("tip").set(account.market.tip)
-        reserve = self._settings.reserve_gas * initial_fee(account.market, account.ceiling).cap
+        metrics.relay_fees_above_ceiling.set(account.fee_ceiling.is_below(account.fee_market))
+        metrics.relay_gas_price.labels("base_fee").set(account.fee_market.base_fee)
+        metrics.relay_gas_price.labels("tip").set(account.fee_market.tip)
+        reserve = self._settings.reserve_gas * initial_fee(account.fee_market, account.fee_ceiling).max_fee
         metrics.relayer_funds.labels("0x" + account.address.hex(), "reserve").set(reserve)
 
     async def _drain_queue(self) -> None:
@@ -158,25 +158,25 @@ class _Worker:
         await self._caught_up.wait()
         while True:
             now = anyio.current_time()
-            due = [tx for tx in self._account.pending if tx.next_send_at <= now]
+            due = [tx for tx in self._account.pending_txs if tx.next_send_at <= now]
             if due:
                 await self._apply_sent_versions(await broadcast(self._rpc, due))
                 # Intake waits while signed bytes are unsent.
                 self._wake_signing()
-            next_due = min((tx.next_send_at for tx in self._account.pending), default=math.inf)
+            next_due = min((tx.next_send_at for tx in self._account.pending_txs), default=math.inf)
             await self._wake_sending.wait(min(max(next_due - anyio.current_time(), 0.0), _ACCOUNT_REFRESH_INTERVAL_S))
 
     async def _apply_sent_versions(self, sent_versions: list[SentVersion]) -> None:
-        before = {sent_version.tx.id: sent_version.tx.refusal for sent_version in sent_versions}
+        before = {sent_version.tx.id: sent_version.tx.refusal_code for sent_version in sent_versions}
         apply_sent_versions(self._account, sent_versions, anyio.current_time())
         if any(sent_version.outcome is SendResult.NONCE_USED for sent_version in sent_versions):
             # Read the nonce now instead of with the next block.
             self._account_read_at = 0.0
         self._wake_head_reads()
         sent = [
-            (sent_version.tx.id, sent_version.tx.refusal, sent_version.outcome is SendResult.ACCEPTED)
+            (sent_version.tx.id, sent_version.tx.refusal_code, sent_version.outcome is SendResult.ACCEPTED)
             for sent_version in sent_versions
-            if sent_version.outcome is SendResult.ACCEPTED or sent_version.tx.refusal != before[sent_version.tx.id]
+            if sent_version.outcome is SendResult.ACCEPTED or sent_version.tx.refusal_code != before[sent_version.tx.id]
         ]
         if sent:
             async with self._role_connection.transaction() as connection:
@@ -185,7 +185,7 @@ class _Worker:
     async def _record_metrics(self) -> None:
         """Record metrics of the queue, until cancelled."""
         while True:
-            metrics.relay_transactions_pending.set(len(self._account.pending))
+            metrics.relay_transactions_pending.set(len(self._account.pending_txs))
             async with self._role_connection.transaction() as connection:
                 waiting, age = await queue_sql.read_queue_lengths(connection)
             for priority in outbox_sql.Priority:

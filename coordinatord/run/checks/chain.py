@@ -124,7 +124,7 @@ class ChainChecks:
         settings = relayer_settings(self.config)
         address, role = hex_of(signer.address), relayer_role_of(self.book, signer.address)
         account = RelayerAccount(
-            self.book.chain_id, signer, PendingTxs(()), PendingTxs(()), ceiling=settings.fee_ceiling, role=role
+            self.book.chain_id, signer, PendingTxs(()), PendingTxs(()), fee_ceiling=settings.fee_ceiling, role=role
         )
         await account.read(rpc, await read_latest_block(rpc))
         if role.missing_in is None:
@@ -138,20 +138,20 @@ class ChainChecks:
             yield wrong("relayer role", f"{address} lacks the role in {', '.join(role.missing_in)}", remedy)
         else:
             yield right("relayer role", f"{address} has the role in all three registries")
-        fee = initial_fee(account.market, account.ceiling).cap
+        fee = initial_fee(account.fee_market, account.fee_ceiling).max_fee
         reserve = settings.reserve_gas * fee
         holds = (
-            f"{address} holds {_format_ether(account.balance)}, "
+            f"{address} holds {_format_ether(account.balance_wei)}, "
             f"the reserve is {_format_ether(reserve)} at the current gas price"
         )
-        if account.balance < reserve:
+        if account.balance_wei < reserve:
             remedy = "send native funds to the account; below the reserve, only exits and cancels are relayed"
             yield wrong("relayer funds", holds, remedy)
         else:
             yield right("relayer funds", holds)
-        ceiling = account.ceiling
-        if ceiling.cap is not None and ceiling.is_below(account.market):
-            detail = f"the chain's fee exceeds the ceiling of {ceiling.cap / _WEI_PER_GWEI:g} gwei"
+        ceiling = account.fee_ceiling
+        if ceiling.max_fee is not None and ceiling.is_below(account.fee_market):
+            detail = f"the chain's fee exceeds the ceiling of {ceiling.max_fee / _WEI_PER_GWEI:g} gwei"
             remedy = (
                 "raise RELAY_MAX_FEE_GWEI, or wait for lower fees: until then settles, fails and reclaims wait,"
                 " other ops are rejected"

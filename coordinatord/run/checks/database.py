@@ -54,10 +54,10 @@ def replication_row(state: Replication) -> CheckRow:
     if not state.fsync:
         return fact("durability", "fsync is off, so a crash of the machine may destroy the database", "set fsync = on")
     if not state.is_required:
-        detail = f"asynchronous, {state.standbys} standbys, so a failover may lose the last commits"
+        detail = f"asynchronous, {state.standby_count} standbys, so a failover may lose the last commits"
         return fact("durability", detail, 'see docs/operators/maintenance.md, "Failover"')
     names = f"synchronous_standby_names = {state.standby_names}"
-    if state.standbys == 0:
+    if state.standby_count == 0:
         remedy = "start the standby, because every commit waits for it"
         return wrong("durability", f"{names}, and no standby is connected", remedy)
     spare = _count_spare_standbys(state)
@@ -68,7 +68,7 @@ def replication_row(state: Replication) -> CheckRow:
             detail,
             "set synchronous_standby_names to two standbys, of which one must confirm a commit: ANY 1 (a, b)",
         )
-    return right("durability", f"synchronous, {names}; {spare} of {state.standbys} standbys may fail")
+    return right("durability", f"synchronous, {names}; {spare} of {state.standby_count} standbys may fail")
 
 
 def _count_spare_standbys(state: Replication) -> int:
@@ -77,7 +77,7 @@ def _count_spare_standbys(state: Replication) -> int:
     if found is None:
         return 0
     names = [name.strip() for name in (found[2] or found[3] or "").split(",") if name.strip()]
-    named = state.standbys if "*" in names else min(len(names), state.standbys)
+    named = state.standby_count if "*" in names else min(len(names), state.standby_count)
     return named - int(found[1] or 1)
 
 

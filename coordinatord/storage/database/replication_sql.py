@@ -19,16 +19,16 @@ _REPLICATED_COMMIT_MODES: Final = ("on", "remote_write", "remote_apply")
 
 @attrs.frozen(slots=True)
 class Replication:
-    """State of replication. `standby_names` is the setting synchronous_standby_names. `standbys` counts connected
-    standbys. `hidden` counts standbys with a state that this role may not see. `lag_s` is the lag of the slowest
+    """State of replication. `standby_names` is the setting synchronous_standby_names. `standby_count` counts connected
+    standbys. `hidden_count` counts standbys with a state that this role may not see. `lag_s` is the lag of the slowest
     standby."""
 
     standby_names: str
     synchronous_commit: str
     fsync: bool
-    standbys: int
-    synchronous: int
-    hidden: int
+    standby_count: int
+    synchronous_count: int
+    hidden_count: int
     lag_s: float
 
     @property

@@ -98,13 +98,13 @@ class ContentHold:
     key: str
     cid: str
     # True if the op took effect, False if it was refused, None if unknown.
-    accepted: bool | None = None
+    took_effect: bool | None = None
 
     def mark_effective(self) -> None:
-        self.accepted = True
+        self.took_effect = True
 
     def mark_refused(self) -> None:
-        self.accepted = False
+        self.took_effect = False
 
 
 class Containers:
@@ -179,11 +179,11 @@ class Containers:
 
     async def _release(self, hold: ContentHold) -> None:
         try:
-            if hold.accepted:
+            if hold.took_effect:
                 await self._rows.ended_holds.get(_EndedHold(hold.key))
                 return
             async with self._database.connection() as connection:
-                if hold.accepted is None:
+                if hold.took_effect is None:
                     await objects_sql.release_hold(connection, hold.key)
                     return
                 unneeded = await objects_sql.lease_removal(connection, hold.key)

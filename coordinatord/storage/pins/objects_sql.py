@@ -195,12 +195,12 @@ STORED_KINDS: Final = ("containers", "results", "inputs", "batch_files", "batche
 
 @attrs.frozen(slots=True)
 class StoredSums:
-    """Sums for one owner, maintained by triggers on files, objects and batches. `earned` means that the owner has a
+    """Sums for one owner, maintained by triggers on files, objects and batches. `has_earned` means that the owner has a
     settled job or is a listed provider."""
 
     bytes: int
     rows: int
-    earned: bool
+    has_earned: bool
 
 
 async def read_stored_sums(connection: Connection, owner: bytes) -> StoredSums:

@@ -49,12 +49,12 @@ class StorageBudgets:
     Results of settles and output files of batches count but are never refused: a settle frees a client's money.
     """
 
-    new_bytes: int
-    new_rows: int
-    earned_bytes: int
-    earned_rows: int
-    newcomers_bytes: int = 0
-    newcomers_rows: int = 0
+    max_newcomer_bytes: int
+    max_newcomer_rows: int
+    max_earner_bytes: int
+    max_earner_rows: int
+    max_all_newcomers_bytes: int = 0
+    max_all_newcomers_rows: int = 0
     _newcomers: _NewcomerSums = attrs.field(factory=_NewcomerSums, init=False, eq=False, repr=False)
 
     @classmethod
@@ -62,12 +62,12 @@ class StorageBudgets:
         """Return the budgets for the two settings. A single newcomer may use 1/64 of the bytes that all newcomers
         share."""
         return cls(
-            new_bytes=newcomers_bytes // _NEWCOMER_BYTES_DIVISOR,
-            new_rows=_MAX_ROWS_OF_NEWCOMER if newcomers_bytes else 0,
-            earned_bytes=earned_bytes,
-            earned_rows=_MAX_ROWS_OF_EARNER if earned_bytes else 0,
-            newcomers_bytes=newcomers_bytes,
-            newcomers_rows=_MAX_ROWS_OF_ALL_NEWCOMERS if newcomers_bytes else 0,
+            max_newcomer_bytes=newcomers_bytes // _NEWCOMER_BYTES_DIVISOR,
+            max_newcomer_rows=_MAX_ROWS_OF_NEWCOMER if newcomers_bytes else 0,
+            max_earner_bytes=earned_bytes,
+            max_earner_rows=_MAX_ROWS_OF_EARNER if earned_bytes else 0,
+            max_all_newcomers_bytes=newcomers_bytes,
+            max_all_newcomers_rows=_MAX_ROWS_OF_ALL_NEWCOMERS if newcomers_bytes else 0,
         )
 
     async def check(self, connection: Connection, owner: bytes) -> None:
@@ -78,25 +78,27 @@ class StorageBudgets:
         """
         stored = await read_stored_sums(connection, owner)
         max_bytes, max_rows = (
-            (self.earned_bytes, self.earned_rows) if stored.earned else (self.new_bytes, self.new_rows)
+            (self.max_earner_bytes, self.max_earner_rows)
+            if stored.has_earned
+            else (self.max_newcomer_bytes, self.max_newcomer_rows)
         )
-        more = "" if stored.earned else ", or grows with your first settled job"
+        more = "" if stored.has_earned else ", or grows with your first settled job"
         if max_bytes and stored.bytes > max_bytes:
             raise _full_error(f"the wallet may store at most {max_bytes} bytes; space is freed as files expire{more}")
         if max_rows and stored.rows > max_rows:
             raise _full_error(
                 f"the wallet may store at most {max_rows} files and batch lines; space is freed as they expire{more}"
             )
-        if not stored.earned and (self.newcomers_bytes or self.newcomers_rows):
+        if not stored.has_earned and (self.max_all_newcomers_bytes or self.max_all_newcomers_rows):
             all_bytes, all_rows = await self._newcomers.read_sums(connection)
-            over_bytes = self.newcomers_bytes and all_bytes > self.newcomers_bytes
-            if over_bytes or (self.newcomers_rows and all_rows > self.newcomers_rows):
+            over_bytes = self.max_all_newcomers_bytes and all_bytes > self.max_all_newcomers_bytes
+            if over_bytes or (self.max_all_newcomers_rows and all_rows > self.max_all_newcomers_rows):
                 raise _full_error(
                     "the storage that wallets without a settled job share is full; retry after stored content expires"
                 )
 
 
-UNLIMITED: Final = StorageBudgets(new_bytes=0, new_rows=0, earned_bytes=0, earned_rows=0)
+UNLIMITED: Final = StorageBudgets(max_newcomer_bytes=0, max_newcomer_rows=0, max_earner_bytes=0, max_earner_rows=0)
 
 
 def _full_error(message: str) -> Retryable:

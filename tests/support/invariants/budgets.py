@@ -66,12 +66,18 @@ async def budget_violations(
 async def _standing(connection: "asyncpg.Connection[asyncpg.Record]", signer: bytes) -> Standing:
     row = await connection.fetchrow(_EARNED, signer)
     assert row is not None
-    return Standing(settled=row["settled"], listed=row["listed"], position=0, open_amounts=0, unindexed_amounts=0)
+    return Standing(
+        settled_jobs=row["settled"], is_listed=row["listed"], block_number=0, open_amounts=0, unindexed_amounts=0
+    )
 
 
 def _too_much_stored(row: Any, config: Config) -> list[str]:
     budgets = storage_budgets(config)
-    most = (budgets.earned_bytes, budgets.earned_rows) if row["earned"] else (budgets.new_bytes, budgets.new_rows)
+    most = (
+        (budgets.max_earner_bytes, budgets.max_earner_rows)
+        if row["earned"]
+        else (budgets.max_newcomer_bytes, budgets.max_newcomer_rows)
+    )
     return [
         f"I12: {row[what]} {what} are kept for {hex_of(row['owner'])}, and {limit} may be"
         for what, limit in zip(("bytes", "rows"), most, strict=True)

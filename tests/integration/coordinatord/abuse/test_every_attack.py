@@ -50,12 +50,12 @@ PROTECTED: Final = {
         )
     ),
     "storage": {
-        "new_bytes": 1_500_000,
-        "new_rows": 400,
-        "earned_bytes": 100 << 30,
-        "earned_rows": 5_000_000,
-        "newcomers_bytes": 16 << 30,
-        "newcomers_rows": 1_000_000,
+        "max_newcomer_bytes": 1_500_000,
+        "max_newcomer_rows": 400,
+        "max_earner_bytes": 100 << 30,
+        "max_earner_rows": 5_000_000,
+        "max_all_newcomers_bytes": 16 << 30,
+        "max_all_newcomers_rows": 1_000_000,
     },
     "body_stall_timeout_s": 1,
     "connections_per_caller": 24,

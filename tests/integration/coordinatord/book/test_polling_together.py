@@ -55,7 +55,7 @@ def polls_over(pool: Database) -> PollService:
 async def jobs_of(polls: PollService, provider: int, wanted: JobFilter, free: int) -> list[JobRow]:
     poll = build_poll(SessionRow(b"\x01", provider), wanted, free, 100, 0)
     assert not isinstance(poll, Unauthorised)
-    return (await polls.answer(poll)).rows
+    return (await polls.answer(poll)).jobs
 
 
 async def test_thousand_concurrent_polls_lease_no_job_twice(processes: list[PollService]) -> None:

@@ -65,7 +65,7 @@ async def test_sums_follow_rows_as_they_come_change_and_go(connection: Connectio
     await objects_sql.hold_objects(connection, [NewObject("results/b/c", b"\1", 5, b"\1" * 32, OWNER)])
     assert await sums(connection) == {"inputs": (70, 1), "containers": (40, 2), "results": (5, 1)}
     held = await objects_sql.read_stored_sums(connection, OWNER)
-    assert (held.bytes, held.rows, held.earned) == (115, 4, False)
+    assert (held.bytes, held.rows, held.has_earned) == (115, 4, False)
     await connection.execute("delete from objects")
     await connection.execute("delete from files")
     assert await sums(connection) == {}
@@ -76,13 +76,13 @@ async def test_sums_follow_rows_as_they_come_change_and_go(connection: Connectio
 async def test_settled_job_or_a_listing_earns_the_larger_allowance(connection: Connection) -> None:
     await add_providers(connection, 2)
     operator: bytes = await connection.fetchval("select operator from providers where provider_id = 1")
-    assert (await objects_sql.read_stored_sums(connection, operator)).earned
+    assert (await objects_sql.read_stored_sums(connection, operator)).has_earned
     await connection.execute("update providers set listed = false")
-    assert not (await objects_sql.read_stored_sums(connection, operator)).earned
+    assert not (await objects_sql.read_stored_sums(connection, operator)).has_earned
     await add_jobs(connection, 1, models=1)
     await connection.execute("update jobs set owner = $1, state = 2, provider_id = 1", OWNER)
-    assert (await objects_sql.read_stored_sums(connection, operator)).earned
-    assert (await objects_sql.read_stored_sums(connection, OWNER)).earned
+    assert (await objects_sql.read_stored_sums(connection, operator)).has_earned
+    assert (await objects_sql.read_stored_sums(connection, OWNER)).has_earned
 
 
 async def test_newcomers_share_a_ceiling_that_others_do_not(
@@ -90,7 +90,9 @@ async def test_newcomers_share_a_ceiling_that_others_do_not(
 ) -> None:
     monkeypatch.setattr(storage_budgets, "_SUMS_REFRESH_INTERVAL_S", 0.0)
     monkeypatch.setattr(storage_budgets, "_SUMS_READ_PAUSE_FACTOR", 0.0)
-    budgets = StorageBudgets(new_bytes=100, new_rows=0, earned_bytes=0, earned_rows=0, newcomers_bytes=250)
+    budgets = StorageBudgets(
+        max_newcomer_bytes=100, max_newcomer_rows=0, max_earner_bytes=0, max_earner_rows=0, max_all_newcomers_bytes=250
+    )
 
     async def keep_for(owner: bytes, key: str) -> None:
         async with connection.transaction():

@@ -37,7 +37,7 @@ def stage_settings() -> dict[str, object]:
             "daily_gas_per_settled_job": 1_000_000,
             "hourly_percent": 100,
         },
-        "storage": {"new_bytes": ROOM, "new_rows": 0, "earned_bytes": 0, "earned_rows": 0},
+        "storage": {"max_newcomer_bytes": ROOM, "max_newcomer_rows": 0, "max_earner_bytes": 0, "max_earner_rows": 0},
     }
 
 

@@ -18,7 +18,7 @@ from tests.support.invariants.relays import relay_violations
 pytestmark = pytest.mark.anyio
 
 GWEI = 10**9
-CEILING = FeeCeiling(cap=20 * GWEI, tip=2 * GWEI)
+CEILING = FeeCeiling(max_fee=20 * GWEI, max_tip=2 * GWEI)
 
 
 async def refused(on: Stage, *relays: NewRelay) -> list[str | None]:
@@ -184,7 +184,7 @@ async def test_excessive_fee_advice_of_a_node_is_ignored(
                 await anyio.sleep(0.05)
         await on.until("select state = 'mined' from relays")
         highest = "select max(max_fee) <= $1 and max(max_tip) <= $2 from relay_tx_versions"
-        assert await on.fetchval(highest, CEILING.cap, CEILING.tip)
+        assert await on.fetchval(highest, CEILING.max_fee, CEILING.max_tip)
 
 
 async def test_hidden_next_transaction_gets_a_higher_fee(

@@ -236,7 +236,7 @@ async def test_request_under_way_is_joined_whatever_the_budget(connection: Conne
     relay = post(ALICE, estimate=100, day=100)
     (first,) = await submit(connection, relay)
     assert isinstance(first, QueuedRelay)
-    assert await submit(connection, relay) == [QueuedRelay(first.id, relay, joined=True)]
+    assert await submit(connection, relay) == [QueuedRelay(first.id, relay, is_duplicate=True)]
 
 
 async def test_newcomers_share_a_budget_that_nobody_else_uses(connection: Connection) -> None:

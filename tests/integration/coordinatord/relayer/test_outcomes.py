@@ -40,7 +40,7 @@ def new(name: bytes, *, subject: bytes = b"") -> NewRelay:
 async def queued(connection: Connection, name: bytes) -> int:
     submitted = await submit(connection, new(name), max_depth=100)
     assert isinstance(submitted, QueuedRelay)
-    assert not submitted.joined
+    assert not submitted.is_duplicate
     return submitted.id
 
 
@@ -69,7 +69,7 @@ async def states(connection: Connection) -> list[str]:
 async def test_one_submission_of_many_counts_its_own_rows(connection: Connection) -> None:
     relays = [new(b"a"), new(b"a"), new(b"b", subject=b"s"), new(b"c"), new(b"d")]
     outcomes = await outbox_sql.submit_all(connection, relays, max_depth=3)
-    assert [getattr(outcome, "joined", outcome) for outcome in outcomes] == [
+    assert [getattr(outcome, "is_duplicate", outcome) for outcome in outcomes] == [
         False,
         True,
         False,
@@ -193,7 +193,7 @@ async def test_of_one_request_only_what_names_the_same_content_joins(connection:
     assert isinstance(first, QueuedRelay)
     assert await submit(connection, settle(b"another"), max_depth=10) == NotQueued.SUBJECT_BUSY
     again = settle(b"one")
-    assert await submit(connection, again, max_depth=10) == QueuedRelay(first.id, again, joined=True)
+    assert await submit(connection, again, max_depth=10) == QueuedRelay(first.id, again, is_duplicate=True)
     await queue_sql.end_queued_relays(connection, [queue_sql.RelayEnding(first.id, "refused", "SlaExpired")])
     assert isinstance(await submit(connection, settle(b"another"), max_depth=10), QueuedRelay)
 
@@ -202,7 +202,11 @@ async def test_two_contents_of_one_request_at_once_leave_the_first(connection: C
     relays = [attrs.evolve(new(b"settle"), content=content) for content in (b"one", b"another", b"one")]
     outcomes = await outbox_sql.submit_all(connection, relays, max_depth=10)
     first, _, third = relays
-    assert outcomes == [QueuedRelay(1, first, joined=False), NotQueued.SUBJECT_BUSY, QueuedRelay(1, third, joined=True)]
+    assert outcomes == [
+        QueuedRelay(1, first, is_duplicate=False),
+        NotQueued.SUBJECT_BUSY,
+        QueuedRelay(1, third, is_duplicate=True),
+    ]
 
 
 async def test_held_relay_is_not_dropped_for_its_time_in_the_queue(connection: Connection) -> None:
@@ -243,7 +247,7 @@ async def test_second_cancel_joins_the_mined_one(connection: Connection) -> None
     await connection.execute("update relays set state = 'mined', ended_at = now()")
     other = attrs.evolve(cancel, dedupe=b"other", subject=b"another job")
     outcomes = await outbox_sql.submit_all(connection, [other, cancel], max_depth=10)
-    assert outcomes[1] == QueuedRelay(first.id, cancel, joined=True)
+    assert outcomes[1] == QueuedRelay(first.id, cancel, is_duplicate=True)
     assert await connection.fetchval("select array_agg(dedupe order by id) from relays") == [b"cancel", b"other"]
 
 

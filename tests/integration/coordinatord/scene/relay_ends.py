@@ -27,7 +27,7 @@ def ending(monkeypatch: pytest.MonkeyPatch, end: Callable[[], Outcome]) -> None:
     """Make every later relay end like this."""
 
     async def submit(_: Relaying, new: NewRelay) -> QueuedRelay:
-        return QueuedRelay(0, new, joined=False)
+        return QueuedRelay(0, new, is_duplicate=False)
 
     async def wait(_: Relaying, __: QueuedRelay) -> Outcome:
         return end()

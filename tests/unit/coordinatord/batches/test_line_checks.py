@@ -24,7 +24,7 @@ def check(submitter: Submitter) -> Callable[[Body | bytes | None], PaidLine | Li
     def one(line: Body | bytes | None) -> PaidLine | LineRecord:
         text = json.dumps(line).encode() if isinstance(line, dict) else line
         (checked,) = checks.check_lines([InputLine(7, text)])
-        assert checked.line == 7
+        assert checked.line_number == 7
         return checked
 
     return one
@@ -37,7 +37,7 @@ def test_complete_submission_passes(check: Check, submitter: Submitter) -> None:
     line = submitter.line()
     good = check({**line, "url": ENDPOINT, "custom_id": None, "method": "POST"})
     assert isinstance(good, PaidLine)
-    assert hex_of(good.paid.body.job_id) == line["job_id"]
+    assert hex_of(good.paid_order.order.job_id) == line["job_id"]
 
 
 @pytest.mark.parametrize(
@@ -167,4 +167,4 @@ ANYTHING = st.recursive(
 def test_arbitrary_line_is_skipped_without_a_fault(check: Check, submitter: Submitter, data: st.DataObject) -> None:
     line = submitter.line()
     changed = data.draw(st.dictionaries(st.sampled_from([*line, "url"]), ANYTHING, min_size=1, max_size=3))
-    assert check({**line, **changed}).line == 7
+    assert check({**line, **changed}).line_number == 7

@@ -37,9 +37,9 @@ async def all_lines(held: Held, **settings: int) -> tuple[list[tuple[int, bytes 
     cursor = FileCursor(0, 0)
     while cursor.offset < len(held.content):
         stretch = await reader.read_lines(cursor)
-        assert stretch.end.offset > cursor.offset
+        assert stretch.next_cursor.offset > cursor.offset
         lines += [(line.number, line.text) for line in stretch.lines]
-        cursor = stretch.end
+        cursor = stretch.next_cursor
     return lines, cursor
 
 

@@ -16,7 +16,7 @@ async def test_new_jobs_that_cannot_be_paid_are_held_back_and_replaced(world: Wo
     world.leases = [[held(1, owner=POOR), held(2), held(3, is_new=False)], [held(2, is_new=False)]]
     world.funds = [Funds({POOR: 9, RICH: 100}, {bytes([2]) * 32})]
     leased = await looked(world)
-    assert [row.job_id[0] for row in leased.rows] == [2]
+    assert [row.job_id[0] for row in leased.jobs] == [2]
     assert world.told("funds") == [([POOR, RICH], [1, 2])]  # only the new jobs are read
     assert world.told("held back") == [([bytes([2]) * 32],)]
     assert world.told("held back beyond") == [(POOR, 9)]

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 async def test_poll_records_liveness_and_leases_jobs(world: World) -> None:
     world.leases = [[held(1), held(2, is_new=False)]]
     leased = await looked(world)
-    assert [row.job_id[0] for row in leased.rows] == [1, 2]
+    assert [row.job_id[0] for row in leased.jobs] == [1, 2]
     assert (leased.snapshot, leased.offers) == (HERE, None)
     assert world.told("live") == [(KEY, 2)]
     assert world.told("lease") == [(KEY, 2, WANTED, 15_000)]
@@ -64,7 +64,7 @@ async def test_poll_for_the_jobs_of_a_provider_leases_none(world: World) -> None
 async def test_page_has_the_providers_leases(world: World) -> None:
     world.leases = [[held(number) for number in range(1, 7)]]
     found = await of(world).answer(poll_of(2, WANTED, 2, 3))
-    assert [row.job_id[0] for row in found.rows] == [4, 5]
+    assert [row.job_id[0] for row in found.jobs] == [4, 5]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ async def test_offers_go_to_polls_with_room_that_request_them(world: World) -> N
     world.outlooks = [attrs.evolve(FREE, has_offers=True)]
     world.leases, world.offers = [[held(1)]], [["a job"]]
     leased = await looked(world, free=3, wants_offers=True)
-    assert (leased.offers, len(leased.rows)) == (["a job"], 1)
+    assert (leased.offers, len(leased.jobs)) == (["a job"], 1)
     assert world.told("offers") == [(KEY, 2, WANTED)]
     assert (await looked(world, free=3)).offers is None
     assert len(world.told("offers")) == 1

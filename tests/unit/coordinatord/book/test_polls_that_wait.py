@@ -39,7 +39,7 @@ async def test_poll_looks_again_by_itself_while_others_hold_jobs(world: World) -
 async def test_woken_poll_returns_the_available_jobs(world: World) -> None:
     world.outlooks, world.leases, world.wakes, world.wait_takes = [NOTHING, FREE], [[held(1)]], [True], 3.0
     leased, lasted = await waited(world)
-    assert ([row.job_id[0] for row in leased.rows], lasted) == ([1], 3.0)
+    assert ([row.job_id[0] for row in leased.jobs], lasted) == ([1], 3.0)
     assert (world.told("passed on"), world.told("looked")) == ([], [()])
 
 

@@ -17,7 +17,7 @@ def event(
 ) -> LoggedEvent:
     state, because = OUTCOME_BY_EVENT[kind]
     return LoggedEvent(
-        9, kind, 1, 1, b"j", b"o", model, provider, designated, state, because, takes_back=4 if back else None
+        9, kind, 1, 1, b"j", b"o", model, provider, designated, state, because, taken_back_id=4 if back else None
     )
 
 

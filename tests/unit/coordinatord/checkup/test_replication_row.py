@@ -8,7 +8,7 @@ from coordinatord.storage.database.replication_sql import Replication
 
 
 def _state(names: str, standbys: int, *, commits: str = "on", fsync: bool = True) -> Replication:
-    return Replication(names, commits, fsync, standbys, synchronous=standbys, hidden=0, lag_s=0.0)
+    return Replication(names, commits, fsync, standbys, synchronous_count=standbys, hidden_count=0, lag_s=0.0)
 
 
 @pytest.mark.parametrize(

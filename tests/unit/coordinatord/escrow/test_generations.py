@@ -45,7 +45,7 @@ def test_late_generation_is_announced_from_now(generations: Generations) -> None
     minted(generations, 0)
     assert generations.is_overdue(5 * EVERY)
     late = minted(generations, 5 * EVERY)
-    assert late.announced_from == 5 * EVERY
+    assert late.announced_from_ms == 5 * EVERY
     assert generations.newest_announced(5 * EVERY) is late
 
 

@@ -62,7 +62,7 @@ async def pull(answer: Answer) -> list[Generation] | FailedPull:
 async def test_pull_brings_the_keys_that_the_holder_signed() -> None:
     pulled = await pull(handed)
     assert isinstance(pulled, list)
-    assert [(one.public_key, one.announced_from) for one in pulled] == [(KeyPair(bytearray(SECRET)).public.raw, 7)]
+    assert [(one.public_key, one.announced_from_ms) for one in pulled] == [(KeyPair(bytearray(SECRET)).public.raw, 7)]
 
 
 async def test_request_is_bound_to_its_channel_and_signed() -> None:
@@ -122,20 +122,20 @@ async def test_request_is_bound_to_its_channel_and_signed() -> None:
 async def test_answer_from_a_wrong_holder_is_ignored(answer: Answer) -> None:
     pulled = await pull(answer)
     assert isinstance(pulled, FailedPull)
-    assert not pulled.final
+    assert not pulled.is_final
 
 
 async def test_refusal_of_the_peer_is_final_and_has_its_code() -> None:
     error = {"error": {"message": "no", "type": "invalid_request_error", "param": None, "code": "tombstoned"}}
     refusal = httpx.Response(403, headers={"x-svc-retryable": "false"}, json=error)
-    assert await pull(lambda _: refusal) == FailedPull("the peer answers 403 tombstoned", final=True)
+    assert await pull(lambda _: refusal) == FailedPull("the peer answers 403 tombstoned", is_final=True)
 
 
 async def test_peer_that_does_not_answer_brings_nothing() -> None:
     def unreachable(_: dict[str, object]) -> httpx.Response:
         raise httpx.ConnectError("refused")
 
-    assert await pull(unreachable) == FailedPull("the peer does not answer: ConnectError", final=False)
+    assert await pull(unreachable) == FailedPull("the peer does not answer: ConnectError", is_final=False)
 
 
 async def test_answer_that_trickles_brings_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,4 +148,4 @@ async def test_answer_that_trickles_brings_nothing(monkeypatch: pytest.MonkeyPat
 
     with anyio.fail_after(10):
         pulled = await pull(lambda _: httpx.Response(200, content=trickle()))
-    assert pulled == FailedPull("the peer answers too slowly", final=False)
+    assert pulled == FailedPull("the peer answers too slowly", is_final=False)

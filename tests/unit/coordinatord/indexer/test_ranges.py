@@ -34,33 +34,33 @@ def test_a_refusal_is_recognised_and_its_hint_read(message: str, width: int | No
 def grown(cap: int) -> RangeWidth:
     width = RangeWidth(cap)
     for _ in range(20):
-        width.record_success(width.blocks, 0)
+        width.record_success(width.width_blocks, 0)
     return width
 
 
 def test_width_grows_to_the_cap_where_events_are_rare() -> None:
     width = RangeWidth(5000)
-    assert width.blocks == INITIAL_WIDTH_BLOCKS
-    assert grown(5000).blocks == 5000
+    assert width.width_blocks == INITIAL_WIDTH_BLOCKS
+    assert grown(5000).width_blocks == 5000
 
 
 def test_width_follows_the_density_of_events() -> None:
     width = grown(5000)
     width.record_success(5000, 5000 * 100)
-    assert width.blocks == TARGET_EVENTS_PER_RANGE // 100
-    width.record_success(width.blocks, 0)
-    assert width.blocks == 2 * (TARGET_EVENTS_PER_RANGE // 100)
+    assert width.width_blocks == TARGET_EVENTS_PER_RANGE // 100
+    width.record_success(width.width_blocks, 0)
+    assert width.width_blocks == 2 * (TARGET_EVENTS_PER_RANGE // 100)
 
 
 def test_refused_range_is_narrowed_and_the_limit_kept() -> None:
     width = grown(5000)
     width.record_rejection(5000, "limited to a 2,000 blocks range")
-    assert width.blocks == 2000
+    assert width.width_blocks == 2000
     width.record_rejection(2000, "block range is too wide")
-    assert width.blocks == 1000
+    assert width.width_blocks == 1000
     for _ in range(10):
         width.record_success(1000, 0)
-    assert width.blocks == 1000
+    assert width.width_blocks == 1000
 
 
 def test_after_a_long_run_at_the_limit_a_wider_range_is_tried() -> None:
@@ -68,15 +68,15 @@ def test_after_a_long_run_at_the_limit_a_wider_range_is_tried() -> None:
     width.record_rejection(5000, "limited to a 1,000 blocks range")
     for _ in range(64):
         width.record_success(1000, 0)
-    assert width.blocks == 1250
+    assert width.width_blocks == 1250
 
 
 def test_timed_out_range_narrows_only_the_next() -> None:
     width = grown(5000)
     width.record_failure(5000)
-    assert width.blocks == 2500
+    assert width.width_blocks == 2500
     width.record_success(2500, 0)
-    assert width.blocks == 5000
+    assert width.width_blocks == 5000
 
 
 def test_width_never_falls_below_one_block() -> None:
@@ -84,4 +84,4 @@ def test_width_never_falls_below_one_block() -> None:
     width.record_rejection(1, "block range is too wide")
     width.record_failure(1)
     width.record_success(1, 10**6)
-    assert width.blocks == 1
+    assert width.width_blocks == 1

@@ -180,7 +180,7 @@ def cancels_of(world: World, submitter: Submitter) -> CancelService:
 
 async def cancel(world: World, submitter: Submitter, state: int | None, *, issued_at: int = NOW) -> CancelOutcome:
     """Cancel, as the owner, a job in this state. None: the chain does not know the job."""
-    body = _paid(submitter.line()).body
+    body = _paid(submitter.line()).order
     world.posted = RegisteredJob(PostedOrder(body, submitter.wallet.address, FeeTerms(0, 0)), b"")
     world.job = None if state is None else ChainJob(*[state, *[0] * (len(attrs.fields(ChainJob)) - 1)])
     cancels = cancels_of(world, submitter)

@@ -56,7 +56,7 @@ TX: Final = b"\x0e" * 32
 STORED_CID: Final = "bafkreistored"
 ACCOUNT: Final = b"\x15" * 20
 LIVE: Final = ["asks"]
-STANDING: Final = Standing(settled=0, listed=False, position=-1, open_amounts=0, unindexed_amounts=0)
+STANDING: Final = Standing(settled_jobs=0, is_listed=False, block_number=-1, open_amounts=0, unindexed_amounts=0)
 RELAY_ID: Final = 5
 _SELECTORS: Final = {name: selector for selector, name in ERROR_NAMES.items()}
 
@@ -249,7 +249,7 @@ async def test_order_that_its_owner_did_not_sign_is_not_quoted(world: World, sub
 async def test_amount_for_other_terms_gets_a_new_quote(world: World, submitter: Submitter) -> None:
     outcome = await submit(world, submitter, body_of(submitter.line(amount=1)))
     assert isinstance(outcome, QuotedOrder)
-    assert (outcome.quote, outcome.changed) == (outcome.order.quote(submitter.terms), True)
+    assert (outcome.quote, outcome.amount_changed) == (outcome.order.quote(submitter.terms), True)
     assert world.relays == []
 
 
@@ -284,14 +284,14 @@ async def test_post_is_relayed_and_its_container_stored(world: World, submitter:
     assert attrs.asdict(relay, recurse=False) == attrs.asdict(wanted, recurse=False)
     content = base64.b64decode(line["container"])
     assert world.held == [(container_key(body.job_id), body.job_id, content, body.owner, True)]
-    assert [holding.accepted for holding in world.holdings] == [True]
+    assert [holding.took_effect for holding in world.holdings] == [True]
 
 
 async def test_post_is_answered_before_its_block(world: World, submitter: Submitter) -> None:
     body = body_of(submitter.line())
     queued = await submit(world, submitter, body, wait=False)
     assert (queued.id, queued.relay.subject, world.waits) == (RELAY_ID, body.job_id, 0)
-    assert [holding.accepted for holding in world.holdings] == [None]  # the janitor ends the holding
+    assert [holding.took_effect for holding in world.holdings] == [None]  # the janitor ends the holding
 
 
 async def test_stored_post_is_offered_to_providers_with_its_terms(world: World, submitter: Submitter) -> None:
@@ -309,7 +309,7 @@ async def test_container_of_a_dropped_post_is_left_to_the_janitor(world: World, 
     world.outcome = Retryable("relay_unavailable", "dropped")
     with pytest.raises(Retryable):
         await submit(world, submitter, body_of(submitter.line()))
-    assert world.holdings[0].accepted is None
+    assert world.holdings[0].took_effect is None
 
 
 @pytest.mark.parametrize("designated", [0, 3])
@@ -334,7 +334,7 @@ async def test_container_is_given_up_only_where_nothing_took_effect(
 ) -> None:
     world.outcome = outcome
     assert await submit(world, submitter, body_of(submitter.line())) is outcome
-    assert [holding.accepted for holding in world.holdings] == [ended]
+    assert [holding.took_effect for holding in world.holdings] == [ended]
 
 
 async def test_changed_fees_are_answered_with_a_new_quote(world: World, submitter: Submitter) -> None:
@@ -342,7 +342,7 @@ async def test_changed_fees_are_answered_with_a_new_quote(world: World, submitte
     body = body_of(submitter.line())
     outcome = await submit(world, submitter, body)
     assert isinstance(outcome, QuotedOrder)
-    assert (outcome.quote, outcome.changed) == (body.quote(world.terms_after), True)
+    assert (outcome.quote, outcome.amount_changed) == (body.quote(world.terms_after), True)
 
 
 @pytest.mark.parametrize(("windows", "named"), [((60, 3600), "60, 3600"), (None, "`windows`")])

@@ -50,7 +50,7 @@ def _faults(line: Body, submitter: Submitter, now: float) -> list[Fault]:
     """Return the faults of the order and its payment."""
     paid = _paid(line)
     payment = payment_faults(paid, submitter.domains, submitter.registry, submitter.terms)
-    return [*order_faults(paid.body, submitter.domains, now), *payment]
+    return [*order_faults(paid.order, submitter.domains, now), *payment]
 
 
 def test_each_check_reports_its_own_fault(submitter: Submitter) -> None:
@@ -70,17 +70,17 @@ def test_submission_identity_ignores_signatures(submitter: Submitter) -> None:
     """Comparing signatures would make an order that was signed again a second post. Comparing fewer fields would
     answer a changed order with the post of the earlier one."""
     paid = _paid(submitter.line())
-    body = paid.body
+    body = paid.order
     same = [
         attrs.evolve(paid, payment=b"\x01" * 65),
-        attrs.evolve(paid, body=attrs.evolve(body, signature=b"\x01" * 65)),
-        attrs.evolve(paid, body=attrs.evolve(body, auth_sig=b"\x01" * 65)),
+        attrs.evolve(paid, order=attrs.evolve(body, signature=b"\x01" * 65)),
+        attrs.evolve(paid, order=attrs.evolve(body, auth_sig=b"\x01" * 65)),
     ]
     terms = ("model_id", "sla_secs", "rate_in", "rate_out", "units_in", "units_out", "designated", "expires_at")
     others = [
-        *(attrs.evolve(paid, body=attrs.evolve(body, **{term: getattr(body, term) + 1})) for term in terms),
-        attrs.evolve(paid, body=attrs.evolve(body, job_id=b"\x01" * 32)),
-        attrs.evolve(paid, body=attrs.evolve(body, c=b"\x01" * 32)),
+        *(attrs.evolve(paid, order=attrs.evolve(body, **{term: getattr(body, term) + 1})) for term in terms),
+        attrs.evolve(paid, order=attrs.evolve(body, job_id=b"\x01" * 32)),
+        attrs.evolve(paid, order=attrs.evolve(body, c=b"\x01" * 32)),
         attrs.evolve(paid, amount=paid.amount + 1),
     ]
     assert {one.dedupe_digest(_CID) for one in same} == {paid.dedupe_digest(_CID)}
@@ -119,7 +119,7 @@ def test_container_with_impossible_length_is_refused(submitter: Submitter) -> No
     # the last frame is too short for its tag
     length = HEAD_BYTES + framing.HEADER_BYTES + framing.SEALED_FRAME_BYTES + 1
     longer = sealed.ljust(length, b"\0")
-    [fault] = container_faults(_paid({**line, "container": base64.b64encode(longer).decode()}).body)
+    [fault] = container_faults(_paid({**line, "container": base64.b64encode(longer).decode()}).order)
     assert (fault.code, fault.param) == ("commitment_mismatch", "container")
 
 
@@ -160,14 +160,14 @@ def test_payment_and_container_are_required_together(
 
 
 def test_submission_is_paid_with_signature_and_amount(submitter: Submitter) -> None:
-    body = _paid(submitter.line()).body
+    body = _paid(submitter.line()).order
     assert paid_order_of(attrs.evolve(body, auth_sig=None)) is None
     assert paid_order_of(attrs.evolve(body, amount=None)) is None
 
 
 def test_quote_of_an_order_is_for_its_own_terms(submitter: Submitter) -> None:
     line = submitter.line(rate_in=3_000_000, rate_out=5_000_000, units_in=7, units_out=11)
-    quote = _paid(line).body.quote(submitter.terms)
+    quote = _paid(line).order.quote(submitter.terms)
     assert (quote.cap, quote.amount) == (76, int(line["amount"]))
 
 
@@ -175,13 +175,13 @@ def test_submission_digest_is_stable_across_releases(submitter: Submitter) -> No
     """With a different digest, an upgrade would post orders again that are already in the outbox."""
     paid = _paid(submitter.line())
     amount = abi.uint(paid.amount)
-    stored = hashlib.sha256(b"post" + paid.body.job_id + struct_hash(paid.body) + amount + _CID.encode()).digest()
+    stored = hashlib.sha256(b"post" + paid.order.job_id + struct_hash(paid.order) + amount + _CID.encode()).digest()
     assert paid.dedupe_digest(_CID) == stored
 
 
 def test_post_calldata_has_owner_amount_and_signatures(submitter: Submitter) -> None:
     paid = _paid(submitter.line())
-    body = paid.body
+    body = paid.order
     assert paid.calldata(_CID) == job_registry.post_calldata(
         body,
         submitter.wallet.address,
@@ -214,7 +214,7 @@ def test_refused_window_lists_the_accepted_ones() -> None:
 
 
 def test_upload_must_exist_and_reproduce_the_commitment(submitter: Submitter) -> None:
-    body = _paid(submitter.line()).body
+    body = _paid(submitter.line()).order
     now = datetime.now(UTC)
     upload = FileRow("file-1", body.owner, "input", "f", _CID, body.c, 1, 0, False, now, now)
     assert upload_fault(body, upload) is None
@@ -270,7 +270,7 @@ OWNER, HAS_CODE, UNTOLD = b"\x0a" * 20, b"\xee" * 20, b"\0" * 19 + b"\xbb"
 
 
 def _ordered(submitter: Submitter, owner: bytes = OWNER, *, model_id: int = 1, sla_secs: int = 3600) -> OrderBody:
-    body = _paid(submitter.line()).body
+    body = _paid(submitter.line()).order
     return attrs.evolve(body, owner=owner, model_id=model_id, sla_secs=sla_secs, expires_at=1)
 
 

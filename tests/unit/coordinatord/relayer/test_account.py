@@ -68,8 +68,8 @@ async def test_account_reads_nonce_balance_and_fee_market() -> None:
     node = Node()
     relayer_funds.labels(ADDRESS, "balance").set(7)
     of = await read(node, account())
-    assert (of.nonce_floor, of.balance, of.head, of.tx_limits.block_gas_limit) == (5, 100, 77, 30_000_000)
-    assert of.market == FeeMarket(20 * GWEI, 2 * GWEI)
+    assert (of.nonce_floor, of.balance_wei, of.head_number, of.tx_limits.block_gas_limit) == (5, 100, 77, 30_000_000)
+    assert of.fee_market == FeeMarket(20 * GWEI, 2 * GWEI)
     assert node.asked == [
         ("eth_getTransactionCount", [ADDRESS, AT]),
         ("eth_getTransactionCount", [ADDRESS, "pending"]),
@@ -95,14 +95,14 @@ async def test_node_that_advises_nothing_or_too_much_is_not_followed(
 ) -> None:
     node = Node()
     node.answers |= changed
-    assert (await read(node, account())).market == market
+    assert (await read(node, account())).fee_market == market
 
 
 async def test_chain_without_base_fee_has_none() -> None:
     node, of = Node(), account()
     node.answers["eth_feeHistory"] = {"baseFeePerGas": []}
     await of.read(node.rpc(), attrs.evolve(BLOCK, next_base_fee=0))
-    assert of.market.base_fee == 0
+    assert of.fee_market.base_fee == 0
 
 
 @pytest.mark.parametrize("method", ["eth_getTransactionCount", "eth_getBalance"])
@@ -111,7 +111,7 @@ async def test_incomplete_account_read_changes_nothing(method: str) -> None:
     node.answers[method] = REFUSED
     with pytest.raises(Retryable, match=method):
         await read(node, of)
-    assert of.head == 0
+    assert of.head_number == 0
 
 
 async def test_nonces_count_as_used_from_the_first_report() -> None:
@@ -130,12 +130,12 @@ async def test_nonces_count_as_used_from_the_first_report() -> None:
 
 async def test_pools_of_further_nodes_count_unless_they_are_far_off() -> None:
     of = await read(Node(), account())
-    assert of.pool_end == of.nonce_floor == 5
+    assert of.pool_nonces_end == of.nonce_floor == 5
     pools = [Node({"eth_getTransactionCount": answer}) for answer in ("0x8", REFUSED, "0x6", "0xffff")]
     await of.read_pools(node.rpc() for node in pools)
-    assert of.pool_end == 8
+    assert of.pool_nonces_end == 8
     await read(Node(), of)
-    assert of.pool_end == 5
+    assert of.pool_nonces_end == 5
 
 
 async def test_role_is_heard_with_the_block() -> None:
@@ -151,13 +151,13 @@ async def test_role_is_heard_with_the_block() -> None:
 async def test_balance_may_be_filled_up_without_a_block() -> None:
     node, of = Node(), account()
     await of.read_balance(node.rpc())
-    assert (of.balance, node.asked) == (100, [("eth_getBalance", [ADDRESS, "latest"])])
+    assert (of.balance_wei, node.asked) == (100, [("eth_getBalance", [ADDRESS, "latest"])])
 
 
 def test_pending_costs_are_not_spendable() -> None:
     of = account(tx(1), tx(2))
-    of.balance = 5_000
-    assert (of.spendable, of.address) == (3_000, WALLET.address)
+    of.balance_wei = 5_000
+    assert (of.spendable_wei, of.address) == (3_000, WALLET.address)
 
 
 def test_every_version_is_watched_until_its_transaction_is_mined() -> None:

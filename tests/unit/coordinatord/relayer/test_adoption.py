@@ -68,7 +68,7 @@ async def test_only_bytes_that_the_account_signed_are_adopted(
     stored: list[bytes] = []
 
     async def adopt(to: Term, chain_id: int, address: bytes, tx: PendingTx) -> None:
-        stored.append(tx.latest.raw)
+        stored.append(tx.latest.signed_bytes)
 
     async def carried_by(to: Term, tx_id: int, target: bytes, calls: object) -> None:
         pass
@@ -82,7 +82,11 @@ async def test_only_bytes_that_the_account_signed_are_adopted(
     term: Any = Term()
     node: Any = Node(mined(signer))
     assert await adopt_forgotten_transactions(term, node, account, head, nonces={5}) == adopted
-    assert [version.raw for version in missing.versions[1:]] == stored == [TRANSACTION.sign(OURS).raw] * len(adopted)
+    assert (
+        [version.signed_bytes for version in missing.versions[1:]]
+        == stored
+        == [TRANSACTION.sign(OURS).raw] * len(adopted)
+    )
 
 
 async def test_unknown_content_under_a_pending_nonce_is_not_adopted() -> None:

@@ -81,7 +81,7 @@ async def test_nodes_get_the_signed_bytes() -> None:
         return 200, b"[]"
 
     one = tx(1)
-    one.versions.append(attrs.evolve(one.latest, raw=b"\xabc"))
+    one.versions.append(attrs.evolve(one.latest, signed_bytes=b"\xabc"))
     await broadcast(Rpc(answer), [one])
     assert asked == [("eth_sendRawTransaction", ["0xab63"])]
 

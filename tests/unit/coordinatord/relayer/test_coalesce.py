@@ -69,7 +69,7 @@ def test_a_single_relay_is_the_whole_transaction() -> None:
     (plan,) = coalesce([simulated(7)], max_ops=64, tx_limits=ROOM)
     assert plan.calldata == b"\x07"
     assert plan.call_index(0) is None
-    assert plan.gas > 100_000
+    assert plan.gas_limit > 100_000
 
 
 def test_exits_and_cancels_and_the_rest_ride_apart() -> None:
@@ -89,7 +89,7 @@ def test_no_more_ride_together_than_allowed() -> None:
 def test_a_shared_transaction_stays_within_the_room_for_gas() -> None:
     plans = coalesce([simulated(n, gas=4_000_000) for n in range(1, 7)], max_ops=64, tx_limits=ROOM)
     assert ids(plans) == [[1, 2, 3], [4, 5, 6]]
-    assert all(plan.gas <= ROOM.gas for plan in plans)
+    assert all(plan.gas_limit <= ROOM.gas for plan in plans)
 
 
 def test_most_expensive_op_pays_shared_gas() -> None:
@@ -98,18 +98,18 @@ def test_most_expensive_op_pays_shared_gas() -> None:
     (plan,) = coalesce(
         [*settles, simulated(40, gas=900_000, share=60_000, kind=RelayKind.SETTLE)], max_ops=64, tx_limits=ROOM
     )
-    assert plan.gas == 39 * 50_000 + 900_000
+    assert plan.gas_limit == 39 * 50_000 + 900_000
     # A smaller limit puts fewer ops into a transaction.
     fewer = coalesce(settles, max_ops=64, tx_limits=TxLimits(1_200_000))
     assert [len(each.relays) for each in fewer] == [17, 17, 5]
-    assert all(each.gas <= 1_200_000 for each in fewer)
+    assert all(each.gas_limit <= 1_200_000 for each in fewer)
 
 
 def test_transaction_with_unknown_shares_stays_under_the_cap() -> None:
     settles = [simulated(n, gas=300_000, kind=RelayKind.SETTLE, size=420) for n in range(1, 65)]
     plans = coalesce(settles, max_ops=64, tx_limits=TxLimits(TX_GAS_CAP))
     assert len(plans) == 2
-    assert all(plan.gas <= TX_GAS_CAP for plan in plans)
+    assert all(plan.gas_limit <= TX_GAS_CAP for plan in plans)
 
 
 def test_shared_transaction_fits_the_nodes_size_limit() -> None:
@@ -122,7 +122,7 @@ def test_shared_transaction_fits_the_nodes_size_limit() -> None:
 def test_calldata_floor_may_exceed_execution_gas() -> None:
     """EIP-7623: a node rejects a transaction with less gas than the calldata floor."""
     (plan,) = coalesce([simulated(n, size=3_000, gas=21_000) for n in (1, 2)], max_ops=64, tx_limits=ROOM)
-    assert plan.gas >= 21_000 + 40 * 6_000
+    assert plan.gas_limit >= 21_000 + 40 * 6_000
 
 
 def test_only_shared_transactions_have_expected_gas() -> None:
@@ -142,12 +142,12 @@ def test_one_that_came_back_rides_alone_with_more_gas_each_time(kind: RelayKind)
     ]
     plans = coalesce(again, max_ops=64, tx_limits=ROOM)
     assert ids(plans) == [[1, 3], [2], [4]]
-    assert plans[1].gas < plans[2].gas
+    assert plans[1].gas_limit < plans[2].gas_limit
 
 
 def test_single_op_stays_within_the_transaction_limit() -> None:
     (plan,) = coalesce([simulated(1, gas=9_000_000, requeue_count=3)], max_ops=64, tx_limits=ROOM)
-    assert plan.gas == ROOM.gas
+    assert plan.gas_limit == ROOM.gas
 
 
 def test_of_the_room_in_flight_some_is_for_exits_alone() -> None:

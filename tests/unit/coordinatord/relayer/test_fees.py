@@ -36,7 +36,9 @@ def test_sufficient_fee_is_kept() -> None:
 
 def test_a_base_fee_above_the_cap_is_followed() -> None:
     dearer = FeeMarket(base_fee=50 * GWEI, tip=GWEI)
-    assert replacement_fee(Fee(cap=21 * GWEI, tip=GWEI), dearer, refused=False) == Fee(101 * GWEI, GWEI * 9 // 8)
+    assert replacement_fee(Fee(max_fee=21 * GWEI, max_tip=GWEI), dearer, refused=False) == Fee(
+        101 * GWEI, GWEI * 9 // 8
+    )
 
 
 def test_a_refused_fee_rises_although_the_market_is_content() -> None:
@@ -47,25 +49,25 @@ def test_a_refused_fee_rises_although_the_market_is_content() -> None:
 
 def test_far_above_the_market_a_refusal_raises_nothing_more() -> None:
     market = FeeMarket(base_fee=10, tip=1)
-    assert replacement_fee(Fee(cap=210, tip=10), market, refused=True) is None
+    assert replacement_fee(Fee(max_fee=210, max_tip=10), market, refused=True) is None
 
 
 @given(
-    st.builds(Fee, cap=st.integers(0, 10**15), tip=st.integers(0, 10**12)),
+    st.builds(Fee, max_fee=st.integers(0, 10**15), max_tip=st.integers(0, 10**12)),
     st.builds(FeeMarket, base_fee=st.integers(0, 10**15), tip=st.integers(0, 10**12)),
     st.booleans(),
 )
 def test_replacement_meets_the_nodes_minimum(current: Fee, market: FeeMarket, refused: bool) -> None:
     raised = replacement_fee(current, market, refused=refused)
     if raised is not None:
-        assert raised.cap * 8 >= current.cap * 9
-        assert raised.tip * 8 >= current.tip * 9
-        assert raised.cap > current.cap
-        assert raised.tip > current.tip
-        assert raised.cap >= market.base_fee + min(raised.tip, market.tip)
+        assert raised.max_fee * 8 >= current.max_fee * 9
+        assert raised.max_tip * 8 >= current.max_tip * 9
+        assert raised.max_fee > current.max_fee
+        assert raised.max_tip > current.max_tip
+        assert raised.max_fee >= market.base_fee + min(raised.max_tip, market.tip)
 
 
-CEILING = FeeCeiling(cap=100 * GWEI, tip=4 * GWEI)
+CEILING = FeeCeiling(max_fee=100 * GWEI, max_tip=4 * GWEI)
 
 
 def test_offer_stays_below_the_ceiling_with_room_for_a_tip() -> None:
@@ -79,8 +81,8 @@ def test_a_lying_refusal_raises_no_further_than_the_ceiling() -> None:
     while (dearer := replacement_fee(fee, market, refused=True, ceiling=CEILING)) is not None:
         fee, raises = dearer, raises + 1
     assert raises > 0
-    assert fee.cap <= 100 * GWEI
-    assert fee.tip <= 4 * GWEI
+    assert fee.max_fee <= 100 * GWEI
+    assert fee.max_tip <= 4 * GWEI
 
 
 @pytest.mark.parametrize(("base_fee", "below"), [(50, False), (99, False), (100, True), (400, True)])
@@ -96,7 +98,7 @@ def test_above_the_ceiling_nothing_is_replaced() -> None:
 def test_replacement_pays_more_than_the_given_up_bytes() -> None:
     current = Fee(100 * GWEI, 4 * GWEI)
     dearer = self_transfer_fee(current, FeeMarket(GWEI, GWEI), ceiling=CEILING)
-    assert dearer == Fee(current.cap * 9 // 8, current.tip * 9 // 8)
+    assert dearer == Fee(current.max_fee * 9 // 8, current.max_tip * 9 // 8)
 
 
 def test_settings_override_the_chains_ceiling() -> None:

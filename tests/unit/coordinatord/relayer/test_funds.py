@@ -16,5 +16,5 @@ def test_floors_are_gas_amounts_at_the_offered_price() -> None:
 def test_round_leaves_funds_for_more_urgent_ops() -> None:
     plans = [plan(Rank.OTHER, 60), plan(Rank.OTHER, 60), plan(Rank.CANCEL, 150), plan(Rank.EXIT, 150)]
     paid, unpaid = split_affordable(plans, 400, 1, RESERVES)
-    assert [(p.rank, p.gas) for p in paid] == [(Rank.OTHER, 60), (Rank.CANCEL, 150), (Rank.EXIT, 150)]
-    assert [(p.rank, p.gas) for p in unpaid] == [(Rank.OTHER, 60)]
+    assert [(p.rank, p.gas_limit) for p in paid] == [(Rank.OTHER, 60), (Rank.CANCEL, 150), (Rank.EXIT, 150)]
+    assert [(p.rank, p.gas_limit) for p in unpaid] == [(Rank.OTHER, 60)]

@@ -20,7 +20,7 @@ POLICY = GasPolicy(
     daily_gas_per_settled_job=50,
     hourly_percent=40,
 )
-NEW = Standing(settled=0, listed=False, position=1, open_amounts=0, unindexed_amounts=0)
+NEW = Standing(settled_jobs=0, is_listed=False, block_number=1, open_amounts=0, unindexed_amounts=0)
 ALL = (3600, 9000)
 
 
@@ -28,18 +28,18 @@ ALL = (3600, 9000)
     ("budget", "standing", "limits"),
     [
         (Budget.POSTS, NEW, (400, 1000, ALL)),
-        (Budget.POSTS, attrs.evolve(NEW, settled=9), (850, 1450, ALL)),
-        (Budget.POSTS, attrs.evolve(NEW, settled=10), (600, 750, None)),
-        (Budget.POSTS, attrs.evolve(NEW, settled=40), (2400, 3000, None)),
-        (Budget.POSTS, attrs.evolve(NEW, settled=50), (2900, 3500, None)),
+        (Budget.POSTS, attrs.evolve(NEW, settled_jobs=9), (850, 1450, ALL)),
+        (Budget.POSTS, attrs.evolve(NEW, settled_jobs=10), (600, 750, None)),
+        (Budget.POSTS, attrs.evolve(NEW, settled_jobs=40), (2400, 3000, None)),
+        (Budget.POSTS, attrs.evolve(NEW, settled_jobs=50), (2900, 3500, None)),
         (Budget.CANCELS, NEW, (200, 500, ALL)),
-        (Budget.CANCELS, attrs.evolve(NEW, settled=10), (300, 375, None)),
+        (Budget.CANCELS, attrs.evolve(NEW, settled_jobs=10), (300, 375, None)),
         (Budget.WORK, NEW, (800, 2000, None)),
-        (Budget.WORK, attrs.evolve(NEW, settled=10, listed=True), (1300, 2500, None)),
+        (Budget.WORK, attrs.evolve(NEW, settled_jobs=10, is_listed=True), (1300, 2500, None)),
         (Budget.UPKEEP, NEW, (40, 100, ALL)),
-        (Budget.UPKEEP, attrs.evolve(NEW, listed=True, settled=10), (200, 500, None)),
-        (Budget.UPKEEP, attrs.evolve(NEW, settled=9), (40, 100, ALL)),
-        (Budget.UPKEEP, attrs.evolve(NEW, settled=10), (40, 100, None)),
+        (Budget.UPKEEP, attrs.evolve(NEW, is_listed=True, settled_jobs=10), (200, 500, None)),
+        (Budget.UPKEEP, attrs.evolve(NEW, settled_jobs=9), (40, 100, ALL)),
+        (Budget.UPKEEP, attrs.evolve(NEW, settled_jobs=10), (40, 100, None)),
     ],
 )
 def test_limits_grow_with_settled_jobs_and_newcomers_share_one(
@@ -68,15 +68,15 @@ def test_defaults_match_the_readme() -> None:
 
 
 def _posts_a_day(policy: GasPolicy, settled: int) -> int:
-    limits = policy.limits_for(Budget.POSTS, attrs.evolve(NEW, settled=settled))
+    limits = policy.limits_for(Budget.POSTS, attrs.evolve(NEW, settled_jobs=settled))
     assert limits.daily_gas is not None
     return limits.daily_gas // gas_estimate(RelayKind.POST)
 
 
 def _gas_of_a_thousand(policy: GasPolicy, settled: int) -> int:
     """Return the daily gas limit of posts and cancels for 1,000 wallets together."""
-    standing = attrs.evolve(NEW, settled=settled)
+    standing = attrs.evolve(NEW, settled_jobs=settled)
     limits = [policy.limits_for(budget, standing) for budget in (Budget.POSTS, Budget.CANCELS)]
     alone = 1000 * sum(each.daily_gas or 0 for each in limits)
-    shared = limits[0].newcomers
+    shared = limits[0].newcomers_gas
     return alone if shared is None else min(alone, shared[1])

@@ -17,7 +17,7 @@ def txs(nonces: Sequence[int]) -> PendingTxs:
 
 def account(floor: int, pending: Sequence[int] = (), *, lost: Sequence[int] = (), pool_end: int = 0) -> RelayerAccount:
     signer = WalletSigner(Wallet(b"\x01" * 32))
-    return RelayerAccount(1, signer, txs(pending), txs(lost), nonce_floor=floor, pool_end=pool_end)
+    return RelayerAccount(1, signer, txs(pending), txs(lost), nonce_floor=floor, pool_nonces_end=pool_end)
 
 
 @pytest.mark.parametrize(

@@ -41,10 +41,10 @@ def test_resend_delay_depends_on_the_outcome() -> None:
 def test_replacement_is_due_immediately() -> None:
     one = tx(1)
     one.record_not_accepted(now=50.0)
-    one.underpriced = True
+    one.is_underpriced = True
     one.add_version(version(b"second"))
     assert one.next_send_at == pytest.approx(0.0)
-    assert not one.underpriced
+    assert not one.is_underpriced
 
 
 def test_cost_equals_the_nodes_reservation() -> None:

@@ -33,7 +33,7 @@ class Node:
 
 def standing(*, open_amounts: int, unindexed_amounts: int = 0) -> Standing:
     return Standing(
-        settled=0, listed=False, position=AT, open_amounts=open_amounts, unindexed_amounts=unindexed_amounts
+        settled_jobs=0, is_listed=False, block_number=AT, open_amounts=open_amounts, unindexed_amounts=unindexed_amounts
     )
 
 

@@ -174,14 +174,14 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
 
 def account(floor: int, *pending: PendingTx, lost: Sequence[PendingTx] = ()) -> RelayerAccount:
     market = FeeMarket(base_fee=10, tip=2)
-    return RelayerAccount(CHAIN, SIGNER, PendingTxs(pending), PendingTxs(lost), nonce_floor=floor, market=market)
+    return RelayerAccount(CHAIN, SIGNER, PendingTxs(pending), PendingTxs(lost), nonce_floor=floor, fee_market=market)
 
 
 async def repaired(tables: Any, node: Any, of: RelayerAccount) -> bool:
     """Return True when a nonce was given up, revived, or filled."""
-    before = nonces(of.pending), len(tables.lost)
+    before = nonces(of.pending_txs), len(tables.lost)
     await repair_nonces(tables, node, of, head(HEAD))
-    return (nonces(of.pending), len(tables.lost)) != before
+    return (nonces(of.pending_txs), len(tables.lost)) != before
 
 
 def nonces(txs: PendingTxs) -> list[int]:
@@ -205,7 +205,7 @@ async def test_foreign_nonce_is_given_up_without_a_receipt(tables: Tables) -> No
     tables.next, node = 8, Node(count=6)
     of = account(6, tx(5), tx(6), tx(7))
     assert await missing_for_long(tables, node, of)
-    assert (nonces(of.pending), nonces(of.lost), tables.lost) == ([6, 7], [5], [105])
+    assert (nonces(of.pending_txs), nonces(of.lost_txs), tables.lost) == ([6, 7], [5], [105])
     assert node.asked == [[version_of(5).hash]] * 2
 
 
@@ -231,22 +231,22 @@ async def test_nonce_that_a_forgotten_version_used_is_not_given_up(tables: Table
     tables.next, tables.remembered, node = 7, {5}, Node(count=7)
     of = account(7, tx(5), tx(6))
     assert await missing_for_long(tables, node, of)
-    assert (nonces(of.pending), tables.lost) == ([5], [106])
+    assert (nonces(of.pending_txs), tables.lost) == ([5], [106])
 
 
 async def test_bytes_in_the_pool_of_another_node_are_not_outbid(tables: Tables) -> None:
     tables.next, tables.gaps, node = 7, {5: None, 6: None}, Node(other_nodes=[Node(pool=6)])
     of = account(5)
-    of.pool_end = 5
+    of.pool_nonces_end = 5
     assert await repaired(tables, node, of)
-    assert nonces(of.pending) == [6]
+    assert nonces(of.pending_txs) == [6]
 
 
 async def test_nonce_uncounted_by_the_receipts_node_is_kept(tables: Tables) -> None:
     tables.next, node = 6, Node(count=5)
     of = account(6, tx(5))
     assert not await missing_for_long(tables, node, of)
-    assert of.pending.find_by_id(105) is not None
+    assert of.pending_txs.find_by_id(105) is not None
     assert tables.lost == []
 
 
@@ -259,19 +259,19 @@ async def test_mined_version_keeps_the_nonce_and_is_resolved(
     of = account(7, tx(5, old, new), tx(6), tx(7))
     assert not await missing_for_long(tables, node, of)
     assert tables.resolved == [receipt(55)] * 2  # the other receipt's block is later than the one read
-    assert (nonces(of.pending), tables.lost) == ([5, 6, 7], [])
+    assert (nonces(of.pending_txs), tables.lost) == ([5, 6, 7], [])
 
 
 async def test_missing_time_restarts_after_a_receipt(tables: Tables) -> None:
     tables.next, node = 8, Node([receipt(55)], count=6)
     of = account(6, tx(5, version_of(55), version_of(5)), tx(6), tx(7))
-    for each in of.pending:
+    for each in of.pending_txs:
         each.receipt_missing_since = NOW - 100
     assert not await repaired(tables, node, of)
-    assert [each.receipt_missing_since for each in of.pending] == [None, None, None]
+    assert [each.receipt_missing_since for each in of.pending_txs] == [None, None, None]
     node.receipts = []
     assert not await repaired(tables, node, of)
-    assert [each.receipt_missing_since for each in of.pending] == [NOW, None, None]
+    assert [each.receipt_missing_since for each in of.pending_txs] == [NOW, None, None]
 
 
 async def test_at_most_thirty_two_used_nonces_are_examined_at_once(tables: Tables) -> None:
@@ -293,16 +293,16 @@ async def test_nonce_is_given_up_only_if_all_nodes_agree(other: Node, lost: list
     tables.next, node = 7, Node(count=7, other_nodes=[Node(count=7), other])
     of = account(7, tx(5), tx(6))
     assert await missing_for_long(tables, node, of) is bool(lost)
-    assert nonces(of.lost) == lost
-    assert nonces(of.pending) == [nonce for nonce in (5, 6) if nonce not in lost]
+    assert nonces(of.lost_txs) == lost
+    assert nonces(of.pending_txs) == [nonce for nonce in (5, 6) if nonce not in lost]
 
 
 async def test_gap_is_closed_while_nodes_differ_on_what_is_lost(tables: Tables) -> None:
     tables.next, tables.gaps, node = 7, {6: None}, Node(count=6, other_nodes=[Node()])
     of = account(6, tx(5))
-    next(iter(of.pending)).receipt_missing_since = NOW - MAX_RECEIPT_LAG_S
+    next(iter(of.pending_txs)).receipt_missing_since = NOW - MAX_RECEIPT_LAG_S
     assert await repaired(tables, node, of)
-    assert (nonces(of.pending), nonces(of.lost)) == ([5, 6], [])
+    assert (nonces(of.pending_txs), nonces(of.lost_txs)) == ([5, 6], [])
 
 
 async def test_other_nodes_are_asked_only_about_what_seems_lost(tables: Tables) -> None:
@@ -325,15 +325,15 @@ async def test_lost_bytes_are_watched_for_an_hour(tables: Tables) -> None:
     for later, watched in ((0.0, [5]), (AN_HOUR, [5]), (AN_HOUR + 1, [])):
         tables.now = NOW + later
         assert not await repaired(tables, node, of)
-        assert nonces(of.lost) == watched
+        assert nonces(of.lost_txs) == watched
 
 
 async def test_gaps_are_filled_by_self_transfers(tables: Tables) -> None:
     tables.next, tables.gaps = 8, {5: 105, 6: None}
     of = account(5, tx(7), lost=[tx(5), tx(4)])
     assert await repaired(tables, Node(), of)
-    assert [(each.nonce, each.latest.is_self_transfer) for each in of.pending] == [(5, True), (6, True), (7, False)]
-    assert nonces(of.lost) == [4]
+    assert [(each.nonce, each.latest.is_self_transfer) for each in of.pending_txs] == [(5, True), (6, True), (7, False)]
+    assert nonces(of.lost_txs) == [4]
 
 
 async def test_mined_suspect_is_pending_again_after_a_reorg(tables: Tables) -> None:
@@ -341,7 +341,7 @@ async def test_mined_suspect_is_pending_again_after_a_reorg(tables: Tables) -> N
     tables.stored = [tx(5)]
     of = account(5)
     assert await repaired(tables, Node(), of)
-    assert (nonces(of.pending), tables.unmade) == ([5], [[b"\x0a" * 32]])
+    assert (nonces(of.pending_txs), tables.unmade) == ([5], [[b"\x0a" * 32]])
 
 
 async def test_only_reorged_transactions_become_pending(tables: Any) -> None:
@@ -349,7 +349,7 @@ async def test_only_reorged_transactions_become_pending(tables: Any) -> None:
     node: Any = Node(blocks={40: head(40, stays), 41: head(41, b"\xff" * 32)})
     of = account(5, tx(9))
     await revive_unmined(tables, node, of, [(40, stays)])
-    assert (tables.transactions, nonces(of.pending)) == (0, [9])
+    assert (tables.transactions, nonces(of.pending_txs)) == (0, [9])
     await revive_unmined(tables, node, of, [(40, stays), (41, other), (42, above)])
     assert tables.unmade == [[other, above]]
 
@@ -372,7 +372,7 @@ async def test_only_bytes_that_the_market_left_behind_are_made_dearer(tables: Ta
     assert await raised(tables, of)
     assert ([tx_id for tx_id, _ in tables.versions], len(cheap.versions), len(enough.versions)) == ([105], 2, 1)
     assert tables.versions == [(105, cheap.latest)]
-    assert of.pending.find_by_hash(cheap.latest.hash) is cheap
+    assert of.pending_txs.find_by_hash(cheap.latest.hash) is cheap
     assert replaced_for_fee() == before + 1
     assert not await raised(tables, of)
     assert tables.transactions == 1
@@ -380,15 +380,15 @@ async def test_only_bytes_that_the_market_left_behind_are_made_dearer(tables: Ta
 
 async def test_unsendable_bytes_become_a_self_transfer(tables: Tables) -> None:
     of = account(5, tx(5))
-    next(iter(of.pending)).unsendable = True
+    next(iter(of.pending_txs)).is_unsendable = True
     assert await raised(tables, of)
     assert [version.is_self_transfer for _, version in tables.versions] == [True]
 
 
 async def test_ceiling_keeps_refused_bytes_as_they_are(tables: Tables) -> None:
     of = account(5, tx(5))
-    of.ceiling = FeeCeiling(100)
-    next(iter(of.pending)).underpriced = True
+    of.fee_ceiling = FeeCeiling(100)
+    next(iter(of.pending_txs)).is_underpriced = True
     assert not await raised(tables, of)
 
 
@@ -401,7 +401,7 @@ async def test_transaction_whose_turn_has_passed_is_repriced(
     floor: int, turn_started_at: float | None, is_raised: bool, tables: Tables
 ) -> None:
     of = account(floor, tx(5), tx(6))
-    for each in of.pending:
+    for each in of.pending_txs:
         each.turn_started_at, each.is_accepted = turn_started_at, True
     assert await raised(tables, of) is is_raised
     assert [tx_id for tx_id, _ in tables.versions] == ([105] if is_raised else [])
@@ -410,7 +410,7 @@ async def test_transaction_whose_turn_has_passed_is_repriced(
 async def test_turn_starts_when_the_nonce_is_next(tables: Tables) -> None:
     of = account(5, tx(5))
     of.nonce_floor_since = NOW - 59
-    next(iter(of.pending)).record_verdict(NOW - 600, 1, accepted=True)
+    next(iter(of.pending_txs)).record_verdict(NOW - 600, 1, accepted=True)
     assert not await raised(tables, of)
     assert not await raised(tables, account(5))
 
@@ -424,23 +424,23 @@ async def test_third_turn_ends_with_a_self_transfer(
     accepted: bool, blocks: int, is_self_transfer: bool, tables: Tables
 ) -> None:
     of = account(5, tx(5))
-    (one,) = of.pending
+    (one,) = of.pending_txs
     for turn in range(MAX_PASSED_TURNS):
-        one.record_verdict(tables.now, of.head, accepted=accepted)
-        of.head += blocks
+        one.record_verdict(tables.now, of.head_number, accepted=accepted)
+        of.head_number += blocks
         tables.now += 60 * 2**turn
         assert await raised(tables, of)
     assert [version.is_self_transfer for _, version in tables.versions] == [False, False, is_self_transfer]
-    one.record_verdict(tables.now, of.head, accepted=True)
-    of.head, tables.now = of.head + 1, tables.now + 3600
+    one.record_verdict(tables.now, of.head_number, accepted=True)
+    of.head_number, tables.now = of.head_number + 1, tables.now + 3600
     assert await raised(tables, of)  # reprices a self-transfer
     assert one.latest.is_self_transfer
 
 
 async def test_turns_pass_only_while_the_ceiling_allows_an_offer(tables: Tables) -> None:
     of = account(5, tx(5))
-    (one,) = of.pending
+    (one,) = of.pending_txs
     one.record_verdict(NOW - 3600, 0, accepted=True)
-    of.ceiling = FeeCeiling(5)
+    of.fee_ceiling = FeeCeiling(5)
     assert not await raised(tables, of)
     assert one.turns_passed == 0

@@ -171,7 +171,7 @@ class Mined:
         account.planned_gas = self.lessons
         rpc = self.node.rpc() if other is None else OneOfTwo(self.node, other)
         await resolve_receipts(cast("RoleConnection", self.outbox), rpc, account, receipts)
-        self.left = [tx.id for tx in account.pending]
+        self.left = [tx.id for tx in account.pending_txs]
         return self.outbox.written
 
 

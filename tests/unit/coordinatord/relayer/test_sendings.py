@@ -14,7 +14,7 @@ def tx(nonce: int, *, gas: int = 8_000_000, is_self_transfer: bool = False) -> P
     version = SignedVersion(
         nonce.to_bytes(32, "big"), bytes(100_000), max_fee=10, max_tip=1, is_self_transfer=is_self_transfer
     )
-    return PendingTx(nonce, nonce, b"\x01" * 20, gas, [version], unsent=True)
+    return PendingTx(nonce, nonce, b"\x01" * 20, gas, [version], is_unsent=True)
 
 
 def account(*txs: PendingTx) -> RelayerAccount:
@@ -24,7 +24,7 @@ def account(*txs: PendingTx) -> RelayerAccount:
 
 
 def note(of: RelayerAccount, now: float, **outcomes: SendResult) -> None:
-    pending = {f"tx{one.nonce}": one for one in of.pending}
+    pending = {f"tx{one.nonce}": one for one in of.pending_txs}
     apply_sent_versions(
         of, [SentVersion(pending[name], pending[name].latest, (outcome,)) for name, outcome in outcomes.items()], now
     )
@@ -34,7 +34,7 @@ def note(of: RelayerAccount, now: float, **outcomes: SendResult) -> None:
 def test_conclusive_error_gives_bytes_up_immediately(outcome: SendResult) -> None:
     one = tx(1)
     note(account(one), 0.0, tx1=outcome)
-    assert one.unsendable
+    assert one.is_unsendable
 
 
 def test_size_refusal_shrinks_transactions_for_a_while() -> None:
@@ -59,9 +59,9 @@ def test_other_errors_keep_the_bytes(outcome: SendResult) -> None:
     one = tx(1)
     of = account(one, tx(2))
     for n in range(500):
-        of.head = n
+        of.head_number = n
         note(of, 5.0 * n, tx1=outcome, tx2=SendResult.ACCEPTED)
-    assert not one.unsendable
+    assert not one.is_unsendable
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_turn_begins_with_a_refusal_and_again_when_accepted() -> None:
 def test_a_self_transfer_is_not_given_up() -> None:
     one = tx(1, is_self_transfer=True)
     note(account(one), 0.0, tx1=SendResult.TOO_MUCH_GAS)
-    assert not one.unsendable
+    assert not one.is_unsendable
 
 
 @pytest.mark.parametrize("outcome", [SendResult.NOT_SERVED, SendResult.RATE_LIMITED])
@@ -105,17 +105,17 @@ def test_accepted_self_transfer_keeps_the_refusal() -> None:
     one = tx(1)
     of = account(one)
     note(of, 0.0, tx1=SendResult.TOO_MUCH_GAS)
-    of.pending.replace(one, SignedVersion(b"\x09" * 32, b"", max_fee=12, max_tip=2, is_self_transfer=True))
+    of.pending_txs.replace(one, SignedVersion(b"\x09" * 32, b"", max_fee=12, max_tip=2, is_self_transfer=True))
     note(of, 1.0, tx1=SendResult.ACCEPTED)
-    assert (one.unsent, one.refusal) == (False, "rpc_internal")
+    assert (one.is_unsent, one.refusal_code) == (False, "rpc_internal")
 
 
 @pytest.mark.parametrize("outcome", [each for each in SendResult if each is not SendResult.ACCEPTED])
 def test_failed_sending_is_retried_soon(outcome: SendResult) -> None:
     one = tx(1)
     note(account(one), 50.0, tx1=outcome)
-    assert (one.next_send_at, one.failures) == (50.25, 1)
-    assert one.underpriced is (outcome is SendResult.UNDERPRICED)
+    assert (one.next_send_at, one.failed_broadcasts) == (50.25, 1)
+    assert one.is_underpriced is (outcome is SendResult.UNDERPRICED)
 
 
 def test_given_up_bytes_are_counted_once_by_reason() -> None:
@@ -126,7 +126,7 @@ def test_given_up_bytes_are_counted_once_by_reason() -> None:
     of = account(one)
     note(of, 0.0, tx1=SendResult.OVERSIZED)
     note(of, 1.0, tx1=SendResult.OVERSIZED)
-    assert (one.unsendable, counted() - before) == (True, 1.0)
+    assert (one.is_unsendable, counted() - before) == (True, 1.0)
 
 
 def test_bytes_are_unsent_if_no_endpoint_served_them() -> None:
@@ -134,4 +134,4 @@ def test_bytes_are_unsent_if_no_endpoint_served_them() -> None:
     of = account(kept, unheard)
     note(of, 0.0, tx1=SendResult.NOT_SERVED, tx2=SendResult.NO_ANSWER)
     note(of, 1.0, tx1=SendResult.NOT_SERVED, tx2=SendResult.NOT_SERVED)
-    assert (kept.unsent, unheard.unsent) == (True, False)
+    assert (kept.is_unsent, unheard.is_unsent) == (True, False)

@@ -28,7 +28,7 @@ GAS: Final = 100_000
 
 def account() -> RelayerAccount:
     market = FeeMarket(base_fee=50 * GWEI, tip=GWEI)
-    return RelayerAccount(31337, WalletSigner(Wallet(b"\x01" * 32)), PendingTxs([]), PendingTxs([]), market=market)
+    return RelayerAccount(31337, WalletSigner(Wallet(b"\x01" * 32)), PendingTxs([]), PendingTxs([]), fee_market=market)
 
 
 def pending(*, is_self_transfer: bool) -> PendingTx:
@@ -39,7 +39,7 @@ def pending(*, is_self_transfer: bool) -> PendingTx:
 def carried(version: SignedVersion | None) -> tuple[bool, int, bytes, bytes]:
     """Return (fills, gas, to, data) of the record, and check that the bytes contain the same."""
     assert version is not None
-    fields = rlp.decode_list(version.raw[1:])
+    fields = rlp.decode_list(version.signed_bytes[1:])
     _chain, _nonce, _tip, _cap, gas, to, _value, data = fields[:8]
     assert isinstance(gas, bytes)
     assert isinstance(to, bytes)
@@ -60,7 +60,7 @@ async def test_self_transfer_stays_one_when_its_fee_is_raised() -> None:
 
 async def test_unsendable_bytes_become_a_self_transfer_in_place() -> None:
     of, tx = account(), pending(is_self_transfer=False)
-    tx.unsendable = True
+    tx.is_unsendable = True
     assert carried(await sign_replacement(of, tx)) == (True, BASE_GAS, of.address, b"")
 
 
@@ -68,7 +68,7 @@ async def test_version_records_its_fees_and_transfers_nothing() -> None:
     of = account()
     version = await sign_replacement(of, pending(is_self_transfer=False))
     assert version is not None
-    chain, nonce, tip, cap, _gas, _to, value, *_ = rlp.decode_list(version.raw[1:])
+    chain, nonce, tip, cap, _gas, _to, value, *_ = rlp.decode_list(version.signed_bytes[1:])
     numbers = [int.from_bytes(field, "big") for field in (chain, nonce, tip, cap, value) if isinstance(field, bytes)]
     assert numbers == [31337, 7, version.max_tip, version.max_fee, 0]
     assert (version.max_fee, version.max_tip) == (101 * GWEI, max(GWEI + GWEI // 8, version.max_tip))
@@ -76,22 +76,22 @@ async def test_version_records_its_fees_and_transfers_nothing() -> None:
 
 async def test_transaction_that_the_market_still_pays_is_left_as_it_is() -> None:
     of = account()
-    of.market = FeeMarket(base_fee=GWEI, tip=GWEI)
+    of.fee_market = FeeMarket(base_fee=GWEI, tip=GWEI)
     tx = pending(is_self_transfer=False)
     assert await sign_replacement(of, tx) is None
-    tx.underpriced = True  # unless a node reported the fee as too low
+    tx.is_underpriced = True  # unless a node reported the fee as too low
     assert await sign_replacement(of, tx) is not None
 
 
 async def test_ceiling_limits_repricing_but_not_self_transfers() -> None:
     of, tx = account(), pending(is_self_transfer=False)
-    of.ceiling = CEILING
+    of.fee_ceiling = CEILING
     assert await sign_replacement(of, tx) is None
-    tx.unsendable = True
+    tx.is_unsendable = True
     version = await sign_replacement(of, tx)
     assert version is not None
     assert carried(version) == (True, BASE_GAS, of.address, b"")
-    assert tx.fee.cap < version.max_fee < 4 * GWEI
+    assert tx.fee.max_fee < version.max_fee < 4 * GWEI
 
 
 CEILING: Final = FeeCeiling(3 * GWEI)
@@ -132,7 +132,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
         tables.bound += bound
 
     async def turn_into_self_transfer(connection: object, fill: PendingTx) -> None:
-        tables.filled.append((fill.id, fill.gas, fill.latest))
+        tables.filled.append((fill.id, fill.gas_limit, fill.latest))
 
     monkeypatch.setattr(transactions_sql, "read_next_nonce", read_next_nonce)
     monkeypatch.setattr(transactions_sql, "insert_transactions", insert_transactions)
@@ -157,17 +157,17 @@ async def test_plans_get_consecutive_nonces_and_are_stored(tables: Tables) -> No
     of.nonce_floor = 4
     pending, failure = await sign_planned(CONNECTION, of, [planned(1), planned(2, 3)])
     assert failure is None
-    assert [(tx.nonce, tx.target, tx.calldata, tx.gas) for tx in tables.inserted] == [
+    assert [(tx.nonce, tx.target, tx.calldata, tx.gas_limit) for tx in tables.inserted] == [
         (5, b"\x01" * 20, b"\x00\x01", GAS + 1),
         (6, b"\x02" * 20, b"\x00\x02", GAS + 2),
     ]
     assert [carried(tx.latest) for tx in tables.inserted] == [
-        (False, tx.gas, tx.target, tx.calldata) for tx in tables.inserted
+        (False, tx.gas_limit, tx.target, tx.calldata) for tx in tables.inserted
     ]
-    assert [rlp.decode_list(tx.latest.raw[1:])[1] for tx in tables.inserted] == [b"\x05", b"\x06"]
+    assert [rlp.decode_list(tx.latest.signed_bytes[1:])[1] for tx in tables.inserted] == [b"\x05", b"\x06"]
     assert tables.bound == [(1, 100, None), (2, 101, 0), (3, 101, 1)]
     assert tables.foreign == []
-    assert [(tx.id, tx.nonce, tx.target, tx.gas, tx.unsent, tx.expected_gas) for tx in pending] == [
+    assert [(tx.id, tx.nonce, tx.target, tx.gas_limit, tx.is_unsent, tx.expected_gas) for tx in pending] == [
         (100, 5, b"\x01" * 20, GAS + 1, True, 1),
         (101, 6, b"\x02" * 20, GAS + 2, True, 2),
     ]
@@ -197,7 +197,7 @@ async def test_nothing_is_signed_behind_a_false_count_of_used_nonces(tables: Tab
 
 async def test_nonces_start_behind_unknown_bytes_in_a_pool(tables: Tables) -> None:
     of = account()
-    of.nonce_floor, of.pool_end = 5, 7
+    of.nonce_floor, of.pool_nonces_end = 5, 7
     await sign_planned(CONNECTION, of, [planned(1)])
     assert [tx.nonce for tx in tables.inserted] == [7]
 
@@ -205,7 +205,7 @@ async def test_nonces_start_behind_unknown_bytes_in_a_pool(tables: Tables) -> No
 async def test_fee_of_new_bytes_is_the_markets_below_the_ceiling(tables: Tables) -> None:
     of = account()
     await sign_planned(CONNECTION, of, [planned(1)])
-    of.ceiling = CEILING
+    of.fee_ceiling = CEILING
     await sign_planned(CONNECTION, of, [planned(1)])
     await sign_self_transfer(CONNECTION, of, 9, None)
     assert [(tx.latest.max_fee, tx.latest.max_tip) for tx in tables.inserted] == [
@@ -248,7 +248,7 @@ async def test_unstored_nonce_is_filled_by_a_self_transfer(tables: Tables) -> No
     fill = await sign_self_transfer(CONNECTION, of, 9, None)
     [stored] = tables.inserted
     assert fill is stored
-    assert (fill.id, fill.nonce, fill.target, fill.calldata, fill.gas) == (100, 9, of.address, b"", BASE_GAS)
+    assert (fill.id, fill.nonce, fill.target, fill.calldata, fill.gas_limit) == (100, 9, of.address, b"", BASE_GAS)
     assert [carried(version) for version in fill.versions] == [(True, BASE_GAS, of.address, b"")]
 
 
@@ -256,11 +256,11 @@ async def test_unstored_nonce_is_filled_by_a_self_transfer(tables: Tables) -> No
 async def test_lost_nonce_is_filled_beside_older_versions(known: bool, tables: Tables) -> None:
     of, lost = account(), pending(is_self_transfer=False)
     if known:
-        of.lost.add(lost)
+        of.lost_txs.add(lost)
     fill = await sign_self_transfer(CONNECTION, of, 7, 1)
     [(tx_id, gas, version)] = tables.filled
     assert (tx_id, gas, carried(version)) == (1, BASE_GAS, (True, BASE_GAS, of.address, b""))
-    assert (fill.id, fill.nonce, fill.target, fill.gas) == (1, 7, of.address, BASE_GAS)
+    assert (fill.id, fill.nonce, fill.target, fill.gas_limit) == (1, 7, of.address, BASE_GAS)
     assert fill.versions == [*(lost.versions if known else []), version]
     assert tables.inserted == []
 
@@ -268,9 +268,9 @@ async def test_lost_nonce_is_filled_beside_older_versions(known: bool, tables: T
 async def test_self_transfer_that_was_lost_is_sent_again_as_it_is(tables: Tables) -> None:
     of, lost = account(), pending(is_self_transfer=False)
     lost.versions += pending(is_self_transfer=True).versions
-    of.lost.add(lost)
+    of.lost_txs.add(lost)
     fill = await sign_self_transfer(CONNECTION, of, 7, 1)
     assert fill.versions == lost.versions
     assert tables.filled == [(1, BASE_GAS, lost.latest)]
     assert fill.versions is not lost.versions
-    assert of.ceiling is NO_CEILING
+    assert of.fee_ceiling is NO_CEILING
