@@ -57,9 +57,9 @@ class Quote:
 class Settlement:
     """Shares of the amount that was collected at the claim. The three shares add up to exactly this amount."""
 
-    provider: int
-    treasury: int
-    owner: int
+    provider_amount: int
+    treasury_amount: int
+    refund: int
 
 
 @attrs.frozen(slots=True)
@@ -127,7 +127,7 @@ def divide_payment(
     collected = quote(rate_in, rate_out, units_in, units_out, terms).amount
     provider = cost(rate_in, rate_out, units_in, units_out, completion_tok=completion_tok)
     treasury = _fee(provider, terms) + terms.gas_fee
-    return Settlement(provider=provider, treasury=treasury, owner=collected - provider - treasury)
+    return Settlement(provider_amount=provider, treasury_amount=treasury, refund=collected - provider - treasury)
 
 
 def cost_parts(provider: int, terms: FeeTerms) -> CostParts:

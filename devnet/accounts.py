@@ -44,10 +44,10 @@ class DevWallet:
 class DevWallets:
     """All wallets of the devnet, in the order of their index in the mnemonic."""
 
-    all: tuple[DevWallet, ...]
+    wallets: tuple[DevWallet, ...]
 
     def with_role(self, role: str) -> list[DevWallet]:
-        return [wallet for wallet in self.all if wallet.role == role]
+        return [wallet for wallet in self.wallets if wallet.role == role]
 
     @property
     def admin(self) -> DevWallet:

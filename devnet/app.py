@@ -31,9 +31,10 @@ async def run_devnet(options: DevnetSettings, print_line: PrintLine) -> AsyncIte
         if state.removed_leftovers:
             print_line(f"removed the files of a killed run from {state.path}")
         for port in options.wanted_ports:
-            if port.chosen is None and port_by_flag[port.flag] != port.usual:
+            if port.chosen_port is None and port_by_flag[port.flag] != port.default_port:
                 print_line(
-                    f"port {port.usual} is in use: the {port.service} listens on {port_by_flag[port.flag]} instead"
+                    f"port {port.default_port} is in use: "
+                    f"the {port.service} listens on {port_by_flag[port.flag]} instead"
                 )
         chain_id = settings.random_chain_id() if options.chain_id is None else options.chain_id
         print_line("starting the chain, the pin store and the database (1 of 4)")

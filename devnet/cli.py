@@ -62,7 +62,7 @@ def _market_options(command: F) -> F:
         click.option("--model", type=click.Choice([model.SMOLLM]), help="Run a language model (see `make model`)."),
     ]
     for port in DEFAULTS.wanted_ports:
-        about = f"Port of the {port.service} (default: {port.usual} or a free one)."
+        about = f"Port of the {port.service} (default: {port.default_port} or a free one)."
         options.append(click.option(port.flag, type=_PORT, metavar="PORT", help=about))
     for option in reversed(options):
         command = option(command)

@@ -29,7 +29,7 @@ _RECEIPT_POLL_INTERVAL_S: Final = 0.01
 class MarketContracts:
     """Deployed contracts, the chain that they are on, and their address book."""
 
-    chain: "SigningNode"
+    node: "SigningNode"
     book: AddressBook
     token: AsyncContract
     providers: AsyncContract

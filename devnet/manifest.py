@@ -51,7 +51,7 @@ def describe_devnet(devnet: Devnet) -> dict[str, Any]:
         "addresses": world.market.address_book,
         "escrow_key": "0x" + world.wallets.escrow_key.hex(),
         "models": [{"id": model.name, "model_id": model.model_id, "endpoint": model.endpoint} for model in MODELS],
-        "accounts": [_account_json(world, wallet) for wallet in world.wallets.all],
+        "accounts": [_account_json(world, wallet) for wallet in world.wallets.wallets],
         "pin_store": {
             "kind": world.pins.kind,
             "endpoint": world.pins.endpoint,

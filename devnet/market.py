@@ -53,7 +53,7 @@ async def open_market(
     """Fund the clients, and register and list the providers. Those in `announcing` announce bundles and tabs."""
     book = contracts.book
     for client in wallets.with_role("client"):
-        await contracts.chain.send(contracts.token, wallets.admin.address, "mint", client.address, CLIENT_FUNDS)
+        await contracts.node.send(contracts.token, wallets.admin.address, "mint", client.address, CLIENT_FUNDS)
     provider_ids = {
         provider.address: await _register_provider(
             contracts, wallets, provider, _ANNOUNCEMENT if provider in announcing else b""
@@ -78,7 +78,7 @@ async def _register_provider(
     contracts: MarketContracts, wallets: DevWallets, provider: DevWallet, evidence: bytes
 ) -> int:
     """Register a provider and list it for every model. Return the provider's id."""
-    chain, providers, admin = contracts.chain, contracts.providers, wallets.admin.address
+    chain, providers, admin = contracts.node, contracts.providers, wallets.admin.address
     await chain.send(providers, provider.address, "register")
     provider_id = await providers.functions.providerIdOf(provider.address).call()
 

@@ -25,7 +25,7 @@ def format_overview(devnet: Devnet, settings: DevnetSettings) -> str:
         ("ask registry", market.asks),
         (f"payment token ({market.token_name})", market.token),
         *((f"model {model.model_id} on {model.endpoint}", model.name) for model in MODELS),
-        *((_describe_role(market, wallet), wallet.address) for wallet in world.wallets.all),
+        *((_describe_role(market, wallet), wallet.address) for wallet in world.wallets.wallets),
         ("addresses and keys", str(settings.state_dir.absolute() / "devnet.json")),
     ]
     width = max(len(name) for name, _ in rows)

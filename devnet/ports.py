@@ -24,12 +24,13 @@ _RESERVATIONS: Final[deque[ExitStack]] = deque()  # of the ports that `pick_free
 
 @attrs.frozen
 class WantedPort:
-    """Port that a service needs: `chosen` by the user, otherwise `usual`, or a free port if `usual` is in use."""
+    """Port that a service needs: `chosen_port` of the user, otherwise `default_port`, or a free port if that is in
+    use."""
 
     service: str
     flag: str  # command-line option
-    usual: int
-    chosen: int | None = None
+    default_port: int
+    chosen_port: int | None = None
     host: str = LOOPBACK
 
 
@@ -43,11 +44,11 @@ def reserve_ports(wanted: Iterable[WantedPort]) -> Iterator[dict[str, int]]:
     services: dict[int, WantedPort] = {}
     with ExitStack() as reservations:
         # Reserve the ports that the user chose first, because the other services can use any port.
-        for port in sorted(wanted, key=lambda each: each.chosen is None):
-            number = port.usual if port.chosen is None else port.chosen
+        for port in sorted(wanted, key=lambda each: each.chosen_port is None):
+            number = port.default_port if port.chosen_port is None else port.chosen_port
             other = services.get(number)
             free = other is None and _reserve_port(number, port.host, reservations)
-            if not free and port.chosen is not None:
+            if not free and port.chosen_port is not None:
                 raise DevnetError(_port_taken_message(port, other))
             while not free:
                 number = pick_free(port.host)
@@ -107,10 +108,10 @@ def _reserve_name(name: str, reservations: ExitStack) -> bool:
 def _port_taken_message(port: WantedPort, other: WantedPort | None) -> str:
     if other is not None:
         return (
-            f"port {port.chosen} is chosen for both the {other.service} and the {port.service}: "
+            f"port {port.chosen_port} is chosen for both the {other.service} and the {port.service}: "
             f"set {port.flag} to another port"
         )
     return (
-        f"port {port.chosen} for the {port.service} is in use: stop the process that uses it, choose another port with "
-        f"{port.flag}, or omit the flag for a free port"
+        f"port {port.chosen_port} for the {port.service} is in use: stop the process that uses it, choose another port "
+        f"with {port.flag}, or omit the flag for a free port"
     )

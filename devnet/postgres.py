@@ -79,7 +79,7 @@ class Postgres:
         return parent_watch.UNPRIVILEGED if self.child.program.run_as == "account" else None
 
     @property
-    def data(self) -> Path:
+    def data_directory(self) -> Path:
         """Data directory of the cluster."""
         command = self.child.program.command
         return Path(command[command.index("-D") + 1])

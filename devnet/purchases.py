@@ -122,7 +122,7 @@ class Shopper:
         order = job.svc
         units = (order.rate_in, order.rate_out, order.units_in, order.units_out)
         shares = quotes.divide_payment(*units, charges, completion_tok=order.completion_tok)
-        return shares.provider + shares.treasury
+        return shares.provider_amount + shares.treasury_amount
 
     def _format_amount(self, amount: int) -> str:
         return f"{amount / 10**self.chain.decimals:,.6f} {self.chain.token_domain.name}"

@@ -350,7 +350,7 @@ class Client:
 
     def clock_skew(self) -> float:
         """Return how many seconds the coordinator's clock was ahead of the local clock at the last answer."""
-        return self._clock.skew
+        return self._clock.skew_s
 
 
 def _resolve_settings(base_url: str | None, options: ClientOptions) -> Settings:

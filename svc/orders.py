@@ -85,7 +85,7 @@ class Orders:
         """Return the sealed and signed order. No payment is signed yet."""
         priced = await self._price(request, price_request)
         await self._check_window(request.window, priced)
-        for name in priced.unlisted:
+        for name in priced.unlisted_parameters:
             message = f"the schema of {priced.model.id} does not list the parameter {name!r}, which is sent unchanged"
             warnings.warn(message, UnlistedParameter, stacklevel=7)
         bid, recipient = await self.choose_bid(priced)
@@ -103,7 +103,7 @@ class Orders:
         """Seal and sign a checked request."""
         sealed = await self._seal(priced, bid, recipient)
         signature = await self.account.wallet().sign(sealed.signing_request())
-        return PreparedOrder(sealed, signature, priced.unlisted)
+        return PreparedOrder(sealed, signature, priced.unlisted_parameters)
 
     async def quote(self, prepared: PreparedOrder) -> Quoted:
         transport = self.account.transport
@@ -127,7 +127,7 @@ class Orders:
         """
         quote = (quoted or await self.quote(prepared)).quote
         await self.check_quote(prepared, quote, max_amount)  # reject a wrong quote before the upload
-        sealed = prepared.sealed_order.sealed
+        sealed = prepared.sealed_order.sealed_container
         container_cid = None
         if not sealed.fits_inline:
             container_cid = (await self.files.upload(sealed.container, "input", filename="container")).svc.cid

@@ -108,7 +108,7 @@ class Verification:
             SourcedFact("units", f"{order.units_in} in, at most {order.units_out} out", VerificationSource.CHAIN),
             SourcedFact(
                 "fees",
-                f"{posted.fees.fee_bps} basis points and {posted.fees.gas_fee} base units",
+                f"{posted.fee_terms.fee_bps} basis points and {posted.fee_terms.gas_fee} base units",
                 VerificationSource.CHAIN,
             ),
             SourcedFact(
@@ -127,7 +127,7 @@ class Verification:
     def _authorised_amount(self, market: VerifiedMarket, posted: PostedJob, id_bytes: bytes) -> int | None:
         """Return the amount that the owner's signature authorises, or None if the event lacks the signature."""
         order = posted.order
-        amount = quotes.amount(order.rate_in, order.rate_out, order.units_in, order.units_out, posted.fees)
+        amount = quotes.amount(order.rate_in, order.rate_out, order.units_in, order.units_out, posted.fee_terms)
         payment = job_payment(posted.owner, market.job_registry, amount, order.expires_at, id_bytes)
         signer = recover_address(market.domains.token.digest(payment), posted.payment_signature)
         return amount if signer == posted.owner else None
@@ -226,5 +226,5 @@ def _describe_designated(designated: int) -> str:
 
 def _describe_amount(posted: PostedJob) -> str:
     order = posted.order
-    amount = quotes.amount(order.rate_in, order.rate_out, order.units_in, order.units_out, posted.fees)
+    amount = quotes.amount(order.rate_in, order.rate_out, order.units_in, order.units_out, posted.fee_terms)
     return f"{amount} base units at most, computed from the order"

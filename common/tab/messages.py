@@ -112,17 +112,17 @@ class DirectEndpoint:
 class Welcome:
     """State of the tab at the provider, sent in the handshake.
 
-    `parallel`: number of unacknowledged answers at which the provider stops starting requests.
-    `seconds`: time until the tab closes.
-    `number`, `acknowledged`: values of the newest voucher, or 0.
-    `answered`: ids of the requests with an unacknowledged answer.
+    `max_parallel`: number of unacknowledged answers at which the provider stops starting requests.
+    `seconds_left`: time until the tab closes.
+    `voucher_number`, `acknowledged`: values of the newest voucher, or 0.
+    `answered_ids`: ids of the requests with an unacknowledged answer.
     """
 
-    parallel: int
-    seconds: int
-    number: int
+    max_parallel: int
+    seconds_left: int
+    voucher_number: int
     acknowledged: int
-    answered: tuple[int, ...]
+    answered_ids: tuple[int, ...]
     direct: DirectEndpoint | None = None
 
 
@@ -131,7 +131,7 @@ class TabDelta:
     """Part of an answer that is still running."""
 
     id: int
-    first: int
+    first_chunk_index: int
     chunks: tuple[dict[str, object], ...] = attrs.field(repr=False)
 
 
@@ -180,16 +180,16 @@ def _fields_of(message: OwnerMessage | ProviderMessage) -> dict[str, object]:
         case Welcome():
             fields: dict[str, object] = {
                 "t": "welcome",
-                "parallel": message.parallel,
-                "seconds": message.seconds,
-                "number": message.number,
+                "parallel": message.max_parallel,
+                "seconds": message.seconds_left,
+                "number": message.voucher_number,
                 "acknowledged": message.acknowledged,
-                "answered": list(message.answered),
+                "answered": list(message.answered_ids),
             }
             direct = message.direct
             return fields if direct is None else fields | {"direct": attrs.asdict(direct)}
         case TabDelta():
-            return {"t": "delta", "id": message.id, "first": message.first, "chunks": list(message.chunks)}
+            return {"t": "delta", "id": message.id, "first": message.first_chunk_index, "chunks": list(message.chunks)}
         case TabAnswer():
             return {
                 "t": "answer",

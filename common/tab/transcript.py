@@ -47,9 +47,9 @@ class TabOrder:
 
 @attrs.frozen(slots=True)
 class Transcript:
-    """Transcript of a tab. `closed` is the reason for closing the tab."""
+    """Transcript of a tab. `closing_reason` is the reason for closing the tab."""
 
-    closed: str
+    closing_reason: str
     exchanges: tuple[Exchange, ...]
     voucher: SignedVoucher | None
     delegation: TabDelegation
@@ -77,7 +77,7 @@ class Transcript:
         """Return the transcript as the output of the job's result."""
         return {
             TAB_MEMBER: VERSION,
-            "closed": self.closed,
+            "closed": self.closing_reason,
             "exchanges": [exchange_json(exchange) for exchange in self.exchanges],
             "voucher": None if self.voucher is None else self.voucher.as_json(),
         } | delegation_json(self.delegation)

@@ -80,7 +80,7 @@ class JobOrderBuilder:
         context = BatchContext(
             market, account.wallet().address, keys[0].public, expires_at, FeeTerms(0, 0), self.ceiling
         )
-        first_line = attrs.evolve(first, job=attrs.evolve(first.job, lines=first.job.lines[:1]))
+        first_line = attrs.evolve(first, job_lines=attrs.evolve(first.job_lines, lines=first.job_lines.lines[:1]))
         try:
             sealed = seal_job(context, first_line)
         except Refused as refusal:
@@ -91,7 +91,7 @@ class JobOrderBuilder:
         quote = (await self.orders.quote(prepared)).quote
         check_amount(prepared, quote, self.ceiling)
         await account.vouching.check_fees(quote)
-        return attrs.evolve(context, fees=fee_terms(quote))
+        return attrs.evolve(context, fee_terms=fee_terms(quote))
 
     @property
     def _account(self) -> Account:

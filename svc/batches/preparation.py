@@ -130,17 +130,19 @@ class Preparation:
         context, prepared = await self._prepare_jobs(JobOrderBuilder(self.orders, window, line_ceiling), jobs, progress)
         amount = sum(job.amount for job in prepared)
         total_ceiling.check(amount, "the batch")
-        contents = [job.text if job.oversized is None else await self._upload(job.oversized, job) for job in prepared]
+        contents = [
+            job.line_text if job.oversized is None else await self._upload(job.oversized, job) for job in prepared
+        ]
         return PreparedBatch(
             endpoint=planned.lines[-1].url if planned.lines else RESPONSES_ENDPOINT,
             completion_window=window,
             content=b"\n".join((*contents, b"")),
             job_ids=tuple(job.job_id for job in prepared),
-            sizes=tuple(job.lines for job in prepared),
+            sizes=tuple(job.line_count for job in prepared),
             custom_ids=custom_ids_of(planned.lines),
             amount=amount,
-            fees=context.fees,
-            unlisted=tuple(dict.fromkeys(name for job in prepared for name in job.unlisted)),
+            fees=context.fee_terms,
+            unlisted=tuple(dict.fromkeys(name for job in prepared for name in job.unlisted_parameters)),
         )
 
     async def price(
@@ -262,7 +264,7 @@ class Preparation:
                         raise OrderRefused.because(outcome.refusal, f"line {outcome.number}")
                     prepared.append(outcome)
                 if progress is not None:
-                    progress(sum(job.lines for job in prepared))
+                    progress(sum(job.line_count for job in prepared))
         return group.context, prepared
 
     async def _prepare_group(self, group: OrderGroup) -> list[PreparedJob | RejectedLine]:
@@ -281,19 +283,19 @@ class Preparation:
             prepared = PreparedOrder(sealed, await signer.sign(sealed.signing_request()), unlisted_parameters(order))
             amount = job_amount(context, prepared)
         except Refused as refusal:
-            return RejectedLine(order.job.first_line_number, refusal)
-        lines = len(order.job.lines)
-        if not sealed.sealed.fits_inline:
-            return PreparedJob(prepared.id, amount, b"", lines, prepared.unlisted, prepared)
+            return RejectedLine(order.job_lines.first_line_number, refusal)
+        lines = len(order.job_lines.lines)
+        if not sealed.sealed_container.fits_inline:
+            return PreparedJob(prepared.id, amount, b"", lines, prepared.unlisted_parameters, prepared)
         text = submission_line(prepared, amount, await signer.sign(prepared.payment(amount)))
-        return PreparedJob(prepared.id, amount, text, lines, prepared.unlisted)
+        return PreparedJob(prepared.id, amount, text, lines, prepared.unlisted_parameters)
 
     async def _upload(self, prepared: PreparedOrder, job: PreparedJob) -> bytes:
         """Upload an oversized container, and return the submission of its job.
 
         Call this last, because the coordinator keeps an unused upload for only five minutes.
         """
-        container = prepared.sealed_order.sealed.container
+        container = prepared.sealed_order.sealed_container.container
         file = await self.orders.files.upload(container, "input", filename="container")
         signature = await self.account.wallet().sign(prepared.payment(job.amount))
         return submission_line(prepared, job.amount, signature, file.svc.cid)

@@ -46,7 +46,7 @@ class PostedJob:
 
     owner: bytes
     order: Order
-    fees: FeeTerms
+    fee_terms: FeeTerms
     task_cid: str
     payment_signature: bytes
     block: int

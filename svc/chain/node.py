@@ -29,13 +29,13 @@ class Chain:
     """Snapshot of the chain at one block. Raises NodeFailed if a node fails, or if the nodes disagree."""
 
     nodes: Sequence[Node]
-    _block: int | None = None
+    _snapshot_block: int | None = None
 
     async def head(self) -> int:
         """Return the number of this snapshot's block, the newest block that every node has."""
-        if self._block is None:
-            self._block = min(await self._query_each_node(lambda node: node.call_quantity("eth_blockNumber")))
-        return self._block
+        if self._snapshot_block is None:
+            self._snapshot_block = min(await self._query_each_node(lambda node: node.call_quantity("eth_blockNumber")))
+        return self._snapshot_block
 
     def new_snapshot(self) -> "Chain":
         """Return a new snapshot of the same nodes, at their current head."""

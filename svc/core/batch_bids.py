@@ -33,7 +33,7 @@ class ModelDemand:
 
     name: str
     model_id: int
-    lines: int
+    line_count: int
     units_in: int
     units_out: int
 
@@ -56,7 +56,7 @@ def sum_demands(lines: Sequence[PricedRequest]) -> list[ModelDemand]:
             total = totals.get(name, ModelDemand(name, line.model.svc.model_id, 0, 0, 0))
             totals[name] = attrs.evolve(
                 total,
-                lines=total.lines + 1,
+                line_count=total.line_count + 1,
                 units_in=total.units_in + line.units.units_in,
                 units_out=total.units_out + line.units.units_out,
             )
@@ -70,7 +70,7 @@ def plan_bodies(demands: Sequence[ModelDemand], completion_window: str) -> Itera
         models = [
             {
                 "model_id": demand.model_id,
-                "lines": demand.lines,
+                "lines": demand.line_count,
                 "units_in": demand.units_in,
                 "units_out": demand.units_out,
             }
@@ -93,14 +93,15 @@ def market_rates(asks: Sequence[Ask], *, for_all_providers: bool) -> Rates:
 
 @attrs.define(slots=True)
 class _ProviderShare:
-    """Planned share of one provider. `jobs`, `units` and `lines` count the work assigned to it so far."""
+    """Planned share of one provider. `job_count`, `used_units` and `line_count` count the work assigned to it so
+    far."""
 
     allocation: Allocation
     limits: BundleLimits
     bid: Bid = attrs.field(init=False)
-    jobs: int = 0
-    units: int = 0
-    lines: int = 0
+    job_count: int = 0
+    used_units: int = 0
+    line_count: int = 0
 
     def __attrs_post_init__(self) -> None:
         share = self.allocation
@@ -117,11 +118,15 @@ class _ProviderShare:
             convert_to_output_units(line.units.units_in, line.units.units_out, rates.rate_in, rates.rate_out)
             for line in lines
         )
-        may_exceed_jobs = self.limits.units is not None and self.limits.items > 1
-        max_units = self.allocation.lines * (self.limits.units or 0) if may_exceed_jobs else 0
-        if self.jobs >= self.allocation.lines and self.units + units > max_units:
+        may_exceed_jobs = self.limits.max_units is not None and self.limits.max_items > 1
+        max_units = self.allocation.lines * (self.limits.max_units or 0) if may_exceed_jobs else 0
+        if self.job_count >= self.allocation.lines and self.used_units + units > max_units:
             return False
-        self.jobs, self.units, self.lines = self.jobs + 1, self.units + units, self.lines + len(lines)
+        self.job_count, self.used_units, self.line_count = (
+            self.job_count + 1,
+            self.used_units + units,
+            self.line_count + len(lines),
+        )
         return True
 
 
@@ -156,7 +161,7 @@ class BidChooser:
                 found = self._cut_planned_job(lines, at)
                 if found is None:
                     demand = demands[line.model.svc.model_id]
-                    raise PlanShort(demand.name, sum(self.planned_lines(demand.model_id)), demand.lines)
+                    raise PlanShort(demand.name, sum(self.planned_lines(demand.model_id)), demand.line_count)
                 count, bid = found
             else:
                 bid = self._next_bid(line.rates)
@@ -166,7 +171,7 @@ class BidChooser:
 
     def planned_lines(self, model_id: int) -> list[int]:
         """Return the number of lines that each provider of a model's plan was given, in the order of the plan."""
-        return [share.lines for share in self._shares.get(model_id, [])]
+        return [share.line_count for share in self._shares.get(model_id, [])]
 
     def _cut_planned_job(self, lines: Sequence[PricedRequest], at: int) -> tuple[int, Bid] | None:
         shares = self._shares_with_room.get(lines[at].model.svc.model_id, deque())

@@ -29,7 +29,7 @@ _encode = msgspec.json.Encoder().encode
 class JobOrder:
     """Order of one job: its lines and bid, and the recipient that can read the lines."""
 
-    job: JobLines
+    job_lines: JobLines
     recipient: PublicKey
 
 
@@ -41,23 +41,24 @@ class BatchContext:
     owner: bytes
     result_key: PublicKey
     expires_at: int
-    fees: FeeTerms
+    fee_terms: FeeTerms
     ceiling: Ceiling  # for each line
 
 
 @attrs.frozen(slots=True)
 class PreparedJob:
-    """Job that can be posted. `text` is its line in the batch file.
+    """Job that can be posted. `line_text` is its line in the batch file.
 
-    If the container is too large for a line, `text` is empty and `oversized` is the order. The caller must then upload
-    the order's container and sign its payment. `unlisted`: parameters that the model's schema does not list.
+    If the container is too large for a line, `line_text` is empty and `oversized` is the order. The caller must then
+    upload the order's container and sign its payment. `unlisted_parameters`: parameters that the model's schema does
+    not list.
     """
 
     job_id: str
     amount: int
-    text: bytes = attrs.field(repr=False)
-    lines: int
-    unlisted: tuple[str, ...]
+    line_text: bytes = attrs.field(repr=False)
+    line_count: int
+    unlisted_parameters: tuple[str, ...]
     oversized: PreparedOrder | None = None
 
 
@@ -81,7 +82,7 @@ def price_jobs(context: BatchContext, orders: Sequence[JobOrder]) -> list[int | 
 
 def seal_job(context: BatchContext, order: JobOrder) -> SealedOrder:
     """Seal a job's lines: a single line as an ordinary input, several lines as a bundle. Raises Refused."""
-    job = order.job
+    job = order.job_lines
     first, (rates, units) = job.lines[0], _order_terms(job)
     if len(job.lines) == 1:
         content, custom_id = first.input, first.custom_id
@@ -104,8 +105,8 @@ def seal_job(context: BatchContext, order: JobOrder) -> SealedOrder:
 
 def find_rejected_line(context: BatchContext, order: JobOrder) -> RejectedLine | None:
     """Return the first line of the job that exceeds the ceiling or cannot be priced, or None."""
-    rates, fees = order.job.bid.rates, context.fees
-    for number, line in enumerate(order.job.lines, order.job.first_line_number):
+    rates, fees = order.job_lines.bid.rates, context.fee_terms
+    for number, line in enumerate(order.job_lines.lines, order.job_lines.first_line_number):
         units = line.units
         try:
             amount = quotes.amount(rates.rate_in, rates.rate_out, units.units_in, units.units_out, fees)
@@ -118,11 +119,11 @@ def find_rejected_line(context: BatchContext, order: JobOrder) -> RejectedLine |
 
 
 def job_amount(context: BatchContext, prepared: PreparedOrder) -> int:
-    return order_amount(prepared, context.fees)
+    return order_amount(prepared, context.fee_terms)
 
 
 def unlisted_parameters(order: JobOrder) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for line in order.job.lines for name in line.unlisted))
+    return tuple(dict.fromkeys(name for line in order.job_lines.lines for name in line.unlisted_parameters))
 
 
 def submission_line(prepared: PreparedOrder, amount: int, auth_sig: bytes, container_cid: str | None = None) -> bytes:
@@ -142,10 +143,10 @@ def _price_job(context: BatchContext, order: JobOrder) -> int | RejectedLine:
     if (rejected := find_rejected_line(context, order)) is not None:
         return rejected
     try:
-        rates, units = _order_terms(order.job)
-        return quotes.amount(rates.rate_in, rates.rate_out, units.units_in, units.units_out, context.fees)
+        rates, units = _order_terms(order.job_lines)
+        return quotes.amount(rates.rate_in, rates.rate_out, units.units_in, units.units_out, context.fee_terms)
     except Refused as refusal:
-        return RejectedLine(order.job.first_line_number, refusal)
+        return RejectedLine(order.job_lines.first_line_number, refusal)
 
 
 def _prepare_job(context: BatchContext, wallet: Wallet, order: JobOrder) -> PreparedJob | RejectedLine:
@@ -156,9 +157,11 @@ def _prepare_job(context: BatchContext, wallet: Wallet, order: JobOrder) -> Prep
         prepared = PreparedOrder(sealed, wallet.sign(sealed.signing_request().digest), unlisted_parameters(order))
         amount = job_amount(context, prepared)
     except Refused as refusal:
-        return RejectedLine(order.job.first_line_number, refusal)
-    lines = len(order.job.lines)
-    if not sealed.sealed.fits_inline:
-        return PreparedJob(prepared.id, amount, b"", lines, prepared.unlisted, prepared)
+        return RejectedLine(order.job_lines.first_line_number, refusal)
+    lines = len(order.job_lines.lines)
+    if not sealed.sealed_container.fits_inline:
+        return PreparedJob(prepared.id, amount, b"", lines, prepared.unlisted_parameters, prepared)
     auth_sig = wallet.sign(prepared.payment(amount).digest)
-    return PreparedJob(prepared.id, amount, submission_line(prepared, amount, auth_sig), lines, prepared.unlisted)
+    return PreparedJob(
+        prepared.id, amount, submission_line(prepared, amount, auth_sig), lines, prepared.unlisted_parameters
+    )

@@ -28,10 +28,10 @@ _RUN_PATTERN: Final = re.compile(r"([1-9][0-9]{0,4})(?:\*([1-9][0-9]{0,4}))?", r
 
 @attrs.frozen(slots=True)
 class BundleLimits:
-    """Limits of one job for a provider. `units` is None if the provider's speed is unknown."""
+    """Limits of one job for a provider. `max_units` is None if the provider's speed is unknown."""
 
-    items: int = 1
-    units: int | None = None
+    max_items: int = 1
+    max_units: int | None = None
 
 
 UNBUNDLED_LIMITS: Final = BundleLimits()
@@ -64,10 +64,10 @@ def bundle_rates(rates: Rates) -> Rates:
 def count_lines_for_job(lines: Sequence[PricedRequest], start: int, rates: Rates, limits: BundleLimits) -> int:
     """Return the number of lines, counted from `start`, that may share one job. The number is at least 1."""
     first, signed = lines[start], bundle_rates(rates)
-    if limits.items == 1 or not may_bundle(first, rates):
+    if limits.max_items == 1 or not may_bundle(first, rates):
         return 1
-    max_units = MAX_UNITS if limits.units is None else min(limits.units, MAX_UNITS)
-    end = min(start + limits.items, len(lines))
+    max_units = MAX_UNITS if limits.max_units is None else min(limits.max_units, MAX_UNITS)
+    end = min(start + limits.max_items, len(lines))
     units_in = units_out = 0
     for at in range(start, end):
         line = lines[at]

@@ -16,20 +16,20 @@ MAX_SKEW_S: Final = 900.0
 
 @attrs.define
 class ServerClock:
-    """Clock of the coordinator. `skew`: the coordinator's time minus the local time at the last answer."""
+    """Clock of the coordinator. `skew_s`: the coordinator's time minus the local time at the last answer."""
 
     local_clock: Callable[[], float] = time.time
-    skew: float = 0.0
+    skew_s: float = 0.0
 
     def observe(self, date: float) -> None:
         """Record the date of an answer in Unix seconds. Call this as soon as the answer's headers have arrived."""
         # The header is rounded down to seconds and arrives late, so this clock is slow rather than fast. An order may
         # then expire a second early, but never later than the coordinator allows.
-        self.skew = date - self.local_clock()
+        self.skew_s = date - self.local_clock()
 
     @property
     def is_skew_plausible(self) -> bool:
-        return abs(self.skew) <= MAX_SKEW_S
+        return abs(self.skew_s) <= MAX_SKEW_S
 
     def now(self) -> int:
-        return int(self.local_clock() + (self.skew if self.is_skew_plausible else 0.0))
+        return int(self.local_clock() + (self.skew_s if self.is_skew_plausible else 0.0))

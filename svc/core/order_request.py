@@ -41,7 +41,7 @@ class PricedRequest:
     rates: Rates | None
     provider: int | None
     custom_id: str | None
-    unlisted: tuple[str, ...]
+    unlisted_parameters: tuple[str, ...]
 
 
 def price_request(request: OrderRequest, model: Model) -> PricedRequest:
@@ -72,13 +72,13 @@ def price_for_candidates(request: OrderRequest, model: Model) -> PricedRequest:
         rates=read_rates(request.rate_in, request.rate_out),
         provider=request.provider,
         custom_id=read_custom_id(request.custom_id),
-        unlisted=unlisted,
+        unlisted_parameters=unlisted,
     )
 
 
 def _require_matching_endpoint(request: OrderRequest, priced: PricedRequest) -> None:
     """Raise Refused if the model's route cannot serve this request."""
-    model, modality, unlisted = priced.model, priced.modality, priced.unlisted
+    model, modality, unlisted = priced.model, priced.modality, priced.unlisted_parameters
     served = model.svc.endpoint
     if served is None:
         return

@@ -41,7 +41,7 @@ class SealedOrder:
     owner: bytes
     order: Order = attrs.field(repr=False)
     job_id: bytes
-    sealed: SealedContainer = attrs.field(repr=False)
+    sealed_container: SealedContainer = attrs.field(repr=False)
 
     def signing_request(self) -> SigningRequest:
         return build_signing_request("order", self.market.domains.jobs, self.order)
@@ -51,12 +51,12 @@ class SealedOrder:
 class PreparedOrder:
     """Signed order with its sealed container, for `quote` and `submit`. `id` is the id of its job.
 
-    `unlisted`: parameters that the model's schema does not list.
+    `unlisted_parameters`: parameters that the model's schema does not list.
     """
 
     sealed_order: SealedOrder = attrs.field(repr=False)
     signature: bytes = attrs.field(repr=False)
-    unlisted: tuple[str, ...] = ()
+    unlisted_parameters: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -97,7 +97,7 @@ class PreparedOrder:
         body = self.quote_body() | {"amount": str(amount), "auth_sig": hex_of(auth_sig)}
         if container_cid is not None:
             return body | {"container_cid": container_cid}
-        return body | {"container": base64_of(self.sealed_order.sealed.container)}
+        return body | {"container": base64_of(self.sealed_order.sealed_container.container)}
 
 
 def seal_order(market: VerifiedMarket, recipient: PublicKey, envelope: Envelope, terms: OrderTerms) -> SealedOrder:

@@ -108,8 +108,8 @@ class OpenRequest:
     digest: bytes
     units_in: int
     max_units_out: int
-    sent: bool = False  # sent in the current channel
-    held: bool = False  # not sent until released
+    is_sent: bool = False  # sent in the current channel
+    is_held: bool = False  # not sent until released
     chunks: list[dict[str, object]] = attrs.field(factory=list, repr=False)
     exchange: Exchange | None = None  # set once the whole answer is checked
     stream_bytes: int = 0
@@ -117,9 +117,9 @@ class OpenRequest:
 
     def extend(self, delta: TabDelta) -> None:
         """Add the new chunks of a delta. Raises WrongAnswer for a gap or too many bytes."""
-        if delta.first > len(self.chunks):
+        if delta.first_chunk_index > len(self.chunks):
             raise WrongAnswer(f"request {self.id}: the provider skipped chunks")
-        for chunk in delta.chunks[len(self.chunks) - delta.first :]:
+        for chunk in delta.chunks[len(self.chunks) - delta.first_chunk_index :]:
             self.stream_bytes += chunk_size(chunk)
             if self.stream_bytes > MAX_STREAM_BYTES:
                 raise WrongAnswer(f"request {self.id}: the chunks have more than {MAX_STREAM_BYTES} bytes")
@@ -168,9 +168,10 @@ def _text_chunk(key: tuple[object, ...], text: str) -> dict[str, object]:
 class OwnerTab:
     """Vouchers and requests of one tab.
 
-    `voucher_number`, `totals`, `chain` and `recent_ids` are stored before a voucher is sent. `chain` is the last hash
-    of the chain of exchanges. `recent_ids` are the last acknowledged ids. If the provider missed their acknowledgement,
-    it is sent again. No request has an id of `reserved_id` or more. `voucher_wallet` signs the vouchers.
+    `voucher_number`, `totals`, `chain_hash` and `recent_ids` are stored before a voucher is sent. `chain_hash` is the
+    last hash of the chain of exchanges. `recent_ids` are the last acknowledged ids. If the provider missed their
+    acknowledgement, it is sent again. No request has an id of `reserved_id` or more. `voucher_wallet` signs the
+    vouchers.
     """
 
     job_id: bytes
@@ -181,14 +182,14 @@ class OwnerTab:
     domains: Domains = attrs.field(repr=False)
     voucher_number: int = 0
     totals: TabTotals = TabTotals()
-    chain: bytes = b""
+    chain_hash: bytes = b""
     recent_ids: list[int] = attrs.field(factory=list)
     next_id: int = 1
     reserved_id: int = 1
     open_requests: dict[int, OpenRequest] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        self.chain = self.chain or first_chain_hash(self.job_id)
+        self.chain_hash = self.chain_hash or first_chain_hash(self.job_id)
 
     @property
     def acknowledged(self) -> int:
@@ -203,7 +204,7 @@ class OwnerTab:
             message = f"a request in a tab must have at most {MAX_INPUT_BYTES} bytes: order it as a job"
             raise Refused(message, "input", "message_too_large")
         request = OpenRequest(
-            self.next_id, model_input, input_digest(model_input), units.units_in, units.units_out, held=held
+            self.next_id, model_input, input_digest(model_input), units.units_in, units.units_out, is_held=held
         )
         self.open_requests[request.id] = request
         self.next_id += 1
@@ -222,7 +223,7 @@ class OwnerTab:
         return bool(self.unsent()) or any(request.exchange is not None for request in self.open_requests.values())
 
     def unsent(self) -> list[OpenRequest]:
-        return [request for request in self.open_requests.values() if not (request.sent or request.held)]
+        return [request for request in self.open_requests.values() if not (request.is_sent or request.is_held)]
 
     def allowance(self, units_in: int = 0, units_out: int = 0) -> int:
         """Return the maximum charge of all acknowledged and open requests, plus one more request of this size."""
@@ -246,7 +247,7 @@ class OwnerTab:
 
     def request_message(self, request: OpenRequest) -> TabRequest:
         """Return the message that sends a request, with a new voucher. Mark the request as sent."""
-        request.sent = True
+        request.is_sent = True
         return TabRequest(request.id, request.input, self._voucher())
 
     def receive_message(self, message: TabDelta | TabAnswer | TabFailure) -> OpenRequest | None:
@@ -284,7 +285,7 @@ class OwnerTab:
             if exchange is None:
                 raise AssertionError("an open request without an exchange cannot be acknowledged")
             self.totals = self.totals.plus(exchange.units_in, exchange.units_out)
-            self.chain = exchange.chain_hash(self.chain)
+            self.chain_hash = exchange.chain_hash(self.chain_hash)
             del self.open_requests[request.id]
         ids = tuple(request.id for request in done)
         self.recent_ids = [*self.recent_ids, *ids][-MAX_OPEN_REQUESTS:]
@@ -298,11 +299,11 @@ class OwnerTab:
 
         Raises WrongAnswer if the two states contradict each other. Then the caller must close the tab.
         """
-        self.voucher_number = max(self.voucher_number, welcome.number)
+        self.voucher_number = max(self.voucher_number, welcome.voucher_number)
         for request in self.open_requests.values():
-            request.sent = False
-        missing = tuple(id for id in self.recent_ids if id in welcome.answered)
-        if set(welcome.answered) - set(missing) - self.open_requests.keys():
+            request.is_sent = False
+        missing = tuple(id for id in self.recent_ids if id in welcome.answered_ids)
+        if set(welcome.answered_ids) - set(missing) - self.open_requests.keys():
             raise WrongAnswer("the provider has answers for an earlier process, which this process cannot check")
         if welcome.acknowledged > self.acknowledged or (not missing and welcome.acknowledged < self.acknowledged):
             message = f"the provider counts {welcome.acknowledged} acknowledged units instead of {self.acknowledged}"
@@ -311,7 +312,7 @@ class OwnerTab:
 
     def _voucher(self) -> SignedVoucher:
         self.voucher_number += 1
-        message = TabVoucher(self.job_id, self.voucher_number, self.allowance(), self.acknowledged, self.chain)
+        message = TabVoucher(self.job_id, self.voucher_number, self.allowance(), self.acknowledged, self.chain_hash)
         signature = self.voucher_wallet.sign(self.domains.tabs.digest(message))
         return SignedVoucher(message.number, message.allowance, message.acknowledged, message.chain, signature)
 
@@ -321,7 +322,7 @@ class OwnerTab:
             "number": self.voucher_number,
             "units_in": self.totals.units_in,
             "units_out": self.totals.units_out,
-            "chain": hex_of(self.chain),
+            "chain": hex_of(self.chain_hash),
             "recent": list(self.recent_ids),
             "reserved_id": self.reserved_id,
         }
@@ -335,7 +336,7 @@ class OwnerTab:
             _STATE_READER.read_count(fields["units_in"], "units_in"),
             _STATE_READER.read_count(fields["units_out"], "units_out"),
         )
-        self.chain = _STATE_READER.read_hex(fields["chain"], 32, "chain")
+        self.chain_hash = _STATE_READER.read_hex(fields["chain"], 32, "chain")
         recent = _STATE_READER.read_list(fields["recent"], "recent", 0, MAX_OPEN_REQUESTS)
         self.recent_ids = [_STATE_READER.read_count(each, "recent") for each in recent]
         self.next_id = self.reserved_id = max(1, _STATE_READER.read_count(fields["reserved_id"], "reserved_id"))

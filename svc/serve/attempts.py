@@ -62,7 +62,7 @@ class PurchaseContext:
     """State and services that all purchases share.
 
     `task_group` runs tasks until the server stops, `clock` returns Unix seconds, and `report` prints a line for the
-    operator. `stopping` is True while the server shuts down.
+    operator. `is_stopping` is True while the server shuts down.
     """
 
     client: Client
@@ -73,7 +73,7 @@ class PurchaseContext:
     task_group: TaskGroup
     clock: Callable[[], float] = time.time
     report: Callable[[str], object] = lambda _: None
-    stopping: bool = False
+    is_stopping: bool = False
     confirmation_limit: anyio.CapacityLimiter = attrs.field(
         factory=lambda: anyio.CapacityLimiter(_MAX_PARALLEL_CONFIRMATIONS)
     )
@@ -111,7 +111,7 @@ class OpenPurchase:
 
     `status`: preparing, posting, then the job's status (queued, in_progress). `can_retry`: another provider may be
     tried if this one does not claim the job. `unclaimed_job_ids`: jobs cancelled because no provider claimed them in
-    time. `tab_stream`: answer that a tab is streaming. `partly_streamed`: the client has received a part of it.
+    time. `tab_stream`: answer that a tab is streaming. `is_partly_streamed`: the client has received a part of it.
     """
 
     row: LedgerPurchase
@@ -121,12 +121,12 @@ class OpenPurchase:
     answer: BoughtAnswer | None = None
     problem: Problem | None = None
     waiting_clients: int = 0
-    abandoned: bool = False
+    is_abandoned: bool = False
     tried_providers: set[int] = attrs.field(factory=set)
     can_retry: bool = False
     unclaimed_job_ids: set[str] = attrs.field(factory=set)
     tab_stream: TabStream | None = None
-    partly_streamed: bool = False
+    is_partly_streamed: bool = False
     _changed: anyio.Event = attrs.field(factory=anyio.Event)
 
     @property
@@ -212,7 +212,7 @@ class JobAttempts:
 
         If the new quote has the posted amount, its charges are stored with the job.
         """
-        self.context.prices.clear_charges()
+        self.context.prices.forget_fee_terms()
         try:
             quoted = await self.context.prices.quote(prepared)
         except SvcError:
@@ -408,7 +408,7 @@ class JobAttempts:
         """
         self.context.prices.load.on_chosen(job.provider)
         try:
-            await self._wait_for_outcome(OpenPurchase(purchase.row, None, abandoned=True), job, None)
+            await self._wait_for_outcome(OpenPurchase(purchase.row, None, is_abandoned=True), job, None)
         except SvcError as error:
             self.context.report(f"job {job.job_id}: {error.message}")
         except Exception as error:
@@ -429,7 +429,7 @@ class JobAttempts:
                     await purchase.wait_for_change()
                     continue
                 waited_seconds = anyio.current_time() - started
-                unwanted = purchase.abandoned or purchase.ended
+                unwanted = purchase.is_abandoned or purchase.ended
                 if unwanted or (
                     waited_seconds >= usual_wait
                     and self._has_alternative(purchase, job, with_room=waited_seconds < max_wait)

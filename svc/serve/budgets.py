@@ -25,34 +25,34 @@ DEFAULT_TOKENS_PER_DAY: Final = 10
 
 @attrs.define
 class SpendingLimit:
-    """Limit of `max_amount` base units in any window of `seconds`, for one key, or for all keys if `key` is None."""
+    """Limit of `max_amount` base units in any window of `period_s`, for one key, or for all keys if `key` is None."""
 
     key: str | None
-    seconds: float
+    period_s: float
     max_amount: int
     description: str
     _entries: deque[tuple[float, str]] = attrs.field(factory=deque)
-    _total: int = 0
+    _used_amount: int = 0
 
     def used_amount(self, now: float, amount_by_job: dict[str, int]) -> int:
         """Remove jobs that have left the window. Return the spent and reserved amount of the others."""
-        while self._entries and self._entries[0][0] <= now - self.seconds:
-            self._total -= amount_by_job.get(self._entries.popleft()[1], 0)
-        return self._total
+        while self._entries and self._entries[0][0] <= now - self.period_s:
+            self._used_amount -= amount_by_job.get(self._entries.popleft()[1], 0)
+        return self._used_amount
 
     def add_job(self, posted_at: float, job_id: str, amount: int) -> None:
         self._entries.append((posted_at, job_id))
-        self._total += amount
+        self._used_amount += amount
 
     def change_job_amount(self, posted_at: float, now: float, difference: int) -> None:
         """Add `difference` to the amount of a job posted at `posted_at`, unless the job has left the window."""
-        if posted_at > now - self.seconds:
-            self._total += difference
+        if posted_at > now - self.period_s:
+            self._used_amount += difference
 
     def remove_job(self, posted_at: float, job_id: str, amount: int) -> None:
         if (posted_at, job_id) in self._entries:
             self._entries.remove((posted_at, job_id))
-            self._total -= amount
+            self._used_amount -= amount
 
 
 @attrs.define

@@ -49,12 +49,12 @@ class MarketOffer:
 
 @attrs.define
 class _CachedCandidates:
-    """Candidates of one model and window. `probe` reads the candidates again."""
+    """Candidates of one model and window. `read_candidates` reads the candidates again."""
 
     candidates: tuple[Candidate, ...]
     read_at: float
     last_used_at: float
-    probe: Callable[[], Awaitable[tuple[Candidate, ...]]]
+    read_candidates: Callable[[], Awaitable[tuple[Candidate, ...]]]
 
 
 @attrs.define(eq=False)
@@ -65,7 +65,7 @@ class Prices:
     settings: ServeSettings
     monotonic: Callable[[], float] = anyio.current_time
     load: ProviderLoad = attrs.field(init=False)
-    _charges: FeeTerms | None = None
+    _fee_terms: FeeTerms | None = None
     _models: dict[str, Model] = attrs.field(factory=dict)
     _models_read_at: float = float("-inf")
     _models_lock: anyio.Lock = attrs.field(factory=anyio.Lock)
@@ -217,20 +217,20 @@ class Prices:
     async def quote(self, prepared: PreparedOrder) -> Quoted:
         """Return a quote computed from the last known charges. If none are known, request a quote."""
         async with self._quote_lock:  # parallel requests share one quote
-            if (charges := self._charges) is None:
+            if (charges := self._fee_terms) is None:
                 quoted = await self.client.quote(prepared)
-                self._charges = fee_terms(quoted.quote)
+                self._fee_terms = fee_terms(quoted.quote)
                 return quoted
         return compute_quote(prepared, charges)
 
-    async def get_charges(self, prepare: Callable[[], Awaitable[PreparedOrder]]) -> FeeTerms:
+    async def get_fee_terms(self, prepare: Callable[[], Awaitable[PreparedOrder]]) -> FeeTerms:
         """Return the last known charges. If none are known, quote the order that `prepare` returns."""
-        if self._charges is None:
+        if self._fee_terms is None:
             return fee_terms((await self.quote(await prepare())).quote)
-        return self._charges
+        return self._fee_terms
 
-    def clear_charges(self) -> None:
-        self._charges = None
+    def forget_fee_terms(self) -> None:
+        self._fee_terms = None
 
     async def refresh_repeatedly(self, sleep: Callable[[float], Awaitable[None]] = anyio.sleep) -> None:
         """Refresh the cache until cancelled."""
@@ -247,7 +247,7 @@ class Prices:
                 self._refresh_locks.pop(key, None)
                 continue
             with suppress(SvcError):  # one model failed: refresh the others
-                cached.candidates, cached.read_at = await cached.probe(), self.monotonic()
+                cached.candidates, cached.read_at = await cached.read_candidates(), self.monotonic()
                 if now - cached.last_used_at < _CAPACITY_REFRESH_IDLE_LIMIT_S:
                     await self._read_capacities(cached)
         if self._cached_candidates and now - self._models_read_at > MAX_MODEL_LIST_AGE_S / 2:

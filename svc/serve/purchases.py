@@ -96,7 +96,7 @@ class AnswerPurchases:
         async with self._join_lock:
             found = await self._find_earlier_purchase(key, requested, digest, idempotency_key)
             if found is not None:
-                found.abandoned = False
+                found.is_abandoned = False
                 if found.requested is None:
                     found.requested = requested
                 found.waiting_clients += 1
@@ -134,8 +134,8 @@ class AnswerPurchases:
             return
         if purchase.ended:
             self._remove_open(purchase)  # the next identical request finds the undelivered answer in the ledger
-        elif not self.context.stopping:
-            purchase.abandoned = True
+        elif not self.context.is_stopping:
+            purchase.is_abandoned = True
             purchase.notify()
 
     async def mark_delivered(self, purchase: OpenPurchase) -> None:
@@ -299,7 +299,7 @@ class AnswerPurchases:
                     not outcome.can_retry
                     or is_too_late_to_retry()
                     or started_attempts >= buying.max_attempts
-                    or purchase.abandoned
+                    or purchase.is_abandoned
                 ):
                     raise last_problem
                 await anyio.sleep(outcome.retry_after_seconds)
@@ -316,7 +316,7 @@ class AnswerPurchases:
         try:
             return await self.tabs.answer(purchase, requested, served)
         except NotAnsweredInTab as broke:
-            if purchase.partly_streamed:  # another answer would not continue the streamed text
+            if purchase.is_partly_streamed:  # another answer would not continue the streamed text
                 message = f"the answer was cut off and is not charged; retry the request: {broke}"
                 raise Problem(502, message, type="server_error", code="tab_broke", retry=True) from None
             self.context.report(f"{broke}; the request is bought as a job")
@@ -367,7 +367,7 @@ class AnswerPurchases:
                 job_problem, provider, can_retry=not purchase.ended, avoid_provider=avoid_provider, unclaimed=unclaimed
             )
         except OverCeiling as over:  # the market raised its charges since the last quote
-            self.context.prices.clear_charges()
+            self.context.prices.forget_fee_terms()
             return _FailedAttempt(problem_from_error(over), provider, can_retry=True)
         except SvcError as error:
             job_id = None if purchase.job is None else purchase.job.job_id

@@ -155,7 +155,7 @@ async def _live_events(
     with suppress(SvcError):
         async for chunk in stream:
             for event in events.live_events(chunk):
-                purchase.partly_streamed = True
+                purchase.is_partly_streamed = True
                 yield event
 
 

@@ -149,7 +149,7 @@ async def serve_until(
 
     async def wait_for_stop() -> None:
         await stop()
-        served.context.stopping = True
+        served.context.is_stopping = True
 
     application: Any = served.application  # hypercorn declares other types for ASGI
     config = _build_config(listening, settings.server)

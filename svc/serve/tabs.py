@@ -306,7 +306,7 @@ class ServedTabs:
         row = LedgerPurchase(
             f"pur_{secrets.token_hex(12)}", at, key_name, TAB_KIND, model_key[0], model_key[0], "", None
         )
-        job = LedgerJob(file.id, row.id, at, file.provider, file.amount, file.charges)
+        job = LedgerJob(file.id, row.id, at, file.provider, file.amount, file.fee_terms)
         context.budgets.reserve_tab(key_name, file.id, file.amount, at)
         try:
             await context.ledger.add_purchase(row, job)

@@ -59,7 +59,7 @@ class TabFile:
     rate_in: int
     rate_out: int
     amount: int
-    charges: FeeTerms
+    fee_terms: FeeTerms
     posted_at: int
     expires_at: int
     channel_key: SecretKey = attrs.field(repr=False)
@@ -93,8 +93,8 @@ class TabFile:
             "rate_in": str(self.rate_in),
             "rate_out": str(self.rate_out),
             "amount": str(self.amount),
-            "fee_bps": self.charges.fee_bps,
-            "gas_fee": str(self.charges.gas_fee),
+            "fee_bps": self.fee_terms.fee_bps,
+            "gas_fee": str(self.fee_terms.gas_fee),
             "posted_at": self.posted_at,
             "expires_at": self.expires_at,
             "channel_key": hex_of(self.channel_key.raw),
@@ -234,7 +234,7 @@ def _read_tab(raw: bytes, path: Path) -> tuple[TabFile, bytes, dict[str, object]
             job_registry=_FILE_READER.read_hex(fields["job_registry"], 20, "job_registry"),
             box_key=PublicKey(_FILE_READER.read_hex(fields["box_key"], 32, "box_key")),
             model=_FILE_READER.read_text(fields["model"], "model", _MAX_TEXT_LENGTH),
-            charges=FeeTerms(counts.pop("fee_bps"), counts.pop("gas_fee")),
+            fee_terms=FeeTerms(counts.pop("fee_bps"), counts.pop("gas_fee")),
             channel_key=SecretKey(_FILE_READER.read_hex(fields["channel_key"], 32, "channel_key")),
             voucher_wallet=Wallet(secret),
             delegation=read_delegation(fields),

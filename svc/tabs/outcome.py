@@ -65,10 +65,12 @@ class TabChecker:
                 raise
             output = None  # the overcharge is proved without the transcript
         verdict = check_tab_result(output, order, owner_tab.acknowledged, file.delegation.voucher_key, self.domains)
-        parts = cost_parts_of(job, file.charges)
+        parts = cost_parts_of(job, file.fee_terms)
         returned = file.amount - (0 if parts is None else parts.total)
         transcript = verdict.transcript
-        closed, requests = ("unknown", 0) if transcript is None else (transcript.closed, len(transcript.exchanges))
+        closed, requests = (
+            ("unknown", 0) if transcript is None else (transcript.closing_reason, len(transcript.exchanges))
+        )
         outcome = TabOutcome(
             job, closed, requests, order.completion_tok, owner_tab.acknowledged, parts, returned, verdict.fault
         )

@@ -225,7 +225,7 @@ class Tab:
 
     def release(self, stream: TabStream) -> None:
         """Send a held request."""
-        stream.request.held = False
+        stream.request.is_held = False
         self._notify()
 
     def withdraw(self, stream: TabStream) -> None:

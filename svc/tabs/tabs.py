@@ -240,7 +240,7 @@ class Tabs:
             rate_in=order.rate_in,
             rate_out=order.rate_out,
             amount=amount,
-            charges=charges,
+            fee_terms=charges,
             posted_at=self.account.transport.clock.now(),
             expires_at=order.expires_at,
             channel_key=keys.channel,
@@ -388,5 +388,5 @@ def _price_tab(model: Model, model_input: dict[str, object], cap: int, tab_reque
         rates=None,
         provider=tab_request.provider,
         custom_id=None,
-        unlisted=(),
+        unlisted_parameters=(),
     )

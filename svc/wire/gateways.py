@@ -60,12 +60,12 @@ def is_content_id(cid: str) -> bool:
 
 @attrs.define
 class Gateways:
-    """Gateways to read from, in at most `attempts` rounds with pauses of `pause` seconds."""
+    """Gateways to read from, in at most `attempts` rounds with pauses of `pause_s` seconds."""
 
     http: httpx.AsyncClient
     urls: Sequence[str]
     attempts: int = MAX_GATEWAY_ATTEMPTS
-    pause: float = GATEWAY_RETRY_PAUSE_S
+    pause_s: float = GATEWAY_RETRY_PAUSE_S
     sleep: Sleep = anyio.sleep
 
     async def try_each(self, attempt: Callable[[str], Awaitable[T]], deadline: float = math.inf) -> T:
@@ -78,7 +78,7 @@ class Gateways:
         with anyio.CancelScope(deadline=deadline):
             while remaining and rounds < self.attempts:
                 if failures:
-                    await self.sleep(self.pause)
+                    await self.sleep(self.pause_s)
                 for url in remaining:
                     try:
                         return await attempt(url)

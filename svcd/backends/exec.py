@@ -51,7 +51,7 @@ class _ProgramOutput:
 
     stdout: bytearray = attrs.field(factory=bytearray)
     stderr: bytearray = attrs.field(factory=bytearray)
-    too_long: bool = False
+    is_too_long: bool = False
 
 
 @attrs.frozen(slots=True)
@@ -126,7 +126,7 @@ class ExecBackend:
 
     def _read_result(self, process: trio.Process, captured: _ProgramOutput, work: ModelWork) -> WorkOutput:
         stderr = captured.stderr.decode("utf-8", "replace").strip()
-        if captured.too_long:
+        if captured.is_too_long:
             raise WorkFailed(
                 "backend_error",
                 f"the program wrote more than {self.settings.max_answer_bytes} bytes to standard output",
@@ -192,7 +192,7 @@ async def _read_output(process: trio.Process, captured: _ProgramOutput, max_byte
     while process.stdout is not None and (piece := await process.stdout.receive_some(_READ_CHUNK_BYTES)):
         captured.stdout += piece
         if len(captured.stdout) > max_bytes:
-            captured.too_long = True
+            captured.is_too_long = True
             _signal_group(process, signal.SIGKILL)
             return
 

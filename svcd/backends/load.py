@@ -32,7 +32,7 @@ class Load:
     model: str
     probe: LoadProbe
     slots_probe: SlotsProbe
-    latest: float | None = None
+    latest_reading: float | None = None
 
     async def read(self) -> float:
         """Return the load from 0 to 1, and update the metrics."""
@@ -41,7 +41,7 @@ class Load:
             metrics.load_probe_failures.labels(self.model).inc()
             reading = self.slots_probe.busy_share()
         metrics.backend_load.labels(self.model).set(reading)
-        self.latest = reading
+        self.latest_reading = reading
         return reading
 
 

@@ -24,13 +24,13 @@ class Clock:
     above `MAX_SKEW_S` is not corrected, because a signature dated far into the future could be used later.
     """
 
-    local_time: Callable[[], float] = time.time
+    local_clock: Callable[[], float] = time.time
     skew_s: float = 0.0  # this machine's clock minus the coordinator's clock, measured at the last response
     _uses_coordinator_time: bool = True
 
     def observe(self, date: float) -> None:
         """Update the estimate from a response's `date` in Unix seconds. Call this as soon as the response arrives."""
-        skew_s = self.local_time() - (date + 0.5)
+        skew_s = self.local_clock() - (date + 0.5)
         if abs(skew_s - self.skew_s) > _MIN_CLOCK_JUMP_S:
             self._uses_coordinator_time = True
         self.skew_s = skew_s
@@ -46,7 +46,7 @@ class Clock:
     def unix_time(self) -> float:
         """Return the corrected time in Unix seconds."""
         corrects = self._uses_coordinator_time and _NEGLIGIBLE_SKEW_S < abs(self.skew_s) <= MAX_SKEW_S
-        return self.local_time() - (self.skew_s if corrects else 0.0)
+        return self.local_clock() - (self.skew_s if corrects else 0.0)
 
     def now(self) -> int:
         """Return the time for `issued_at`, in whole Unix seconds."""

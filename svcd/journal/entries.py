@@ -127,11 +127,11 @@ class JournalBinding:
 
 @attrs.frozen(slots=True)
 class OwnerRecord:
-    """Counts of one owner's jobs. `settled_since_unpaid` counts the jobs settled since the last unpaid job."""
+    """Counts of one owner's jobs. `settled_jobs_since_unpaid` counts the jobs settled since the last unpaid job."""
 
-    settled: int = 0
-    unpaid: int = 0
-    settled_since_unpaid: int = 0
+    settled_jobs: int = 0
+    unpaid_jobs: int = 0
+    settled_jobs_since_unpaid: int = 0
 
 
 def open_database(path: Path) -> sqlite3.Connection:

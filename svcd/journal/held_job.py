@@ -22,24 +22,24 @@ CLAIM_LIFETIME_S: Final = 660.0
 class PendingClaim:
     """Pending claim of a job that is already running.
 
-    `at_stake` is the payment at risk, in base units. `release_stake` is called once, when the outcome of the claim or
-    the job is known.
+    `amount_at_stake` is the payment at risk, in base units. `release_stake` is called once, when the outcome of the
+    claim or the job is known.
     """
 
-    at_stake: int
+    amount_at_stake: int
     release_stake: Callable[[], None]
-    confirmed: bool = False
+    is_confirmed: bool = False
     _refusal: str | None = None
     _scopes: set[trio.CancelScope] = attrs.field(factory=set)
 
     @property
     def is_decided(self) -> bool:
-        return self.confirmed or self._refusal is not None
+        return self.is_confirmed or self._refusal is not None
 
     def confirm(self) -> None:
         if self.is_decided:
             return
-        self.confirmed = True
+        self.is_confirmed = True
         metrics.jobs_ahead.labels("claimed").inc()
         self.release_stake()
 
@@ -49,7 +49,7 @@ class PendingClaim:
             return
         self._refusal = reason
         metrics.jobs_ahead.labels("unpaid").inc()
-        metrics.unpaid_amount.inc(self.at_stake)
+        metrics.unpaid_amount.inc(self.amount_at_stake)
         self.release_stake()
         for scope in self._scopes:
             scope.cancel()
@@ -80,12 +80,12 @@ class ClaimedJob:
     model: str
     slot: Slot
     window_ends_at: float
-    recovered: bool = False  # resumed from an earlier run
+    is_recovered: bool = False  # resumed from an earlier run
     pending_claim: PendingClaim | None = None  # set for a job that runs before its claim is in a block
-    trace: str | None = None  # trace context for the spans of the stages; None for a recovered job
+    trace_context: str | None = None  # trace context for the spans of the stages; None for a recovered job
 
     @property
-    def held(self) -> "ClaimedJob":
+    def claimed_job(self) -> "ClaimedJob":
         """Return this job. Later stages pass values that contain the claimed job in a field of this name."""
         return self
 
@@ -102,7 +102,7 @@ class ClaimedJob:
     @property
     def was_claimed(self) -> bool:
         """Return True if a claim of the job was in a block, even if a reorg removed it later."""
-        return self.pending_claim is None or self.pending_claim.confirmed
+        return self.pending_claim is None or self.pending_claim.is_confirmed
 
     def with_window_from(self, claimed_at: float) -> "ClaimedJob":
         """Return the job with a window from `claimed_at`, if this window ends later than the current window."""
@@ -121,17 +121,17 @@ class ClaimedJob:
 
 @attrs.frozen(slots=True, eq=False)
 class OpenedJob:
-    held: ClaimedJob
+    claimed_job: ClaimedJob
     work: ModelWork | BundleWork | TabWork
     result_key: PublicKey
 
 
 @attrs.frozen(slots=True, eq=False)
 class FinishedJob:
-    held: ClaimedJob
+    claimed_job: ClaimedJob
     output: WorkOutput
     result_key: PublicKey
-    started: float
+    started_at: float
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -139,20 +139,20 @@ class SealedJob:
     """Job with its sealed result in the journal.
 
     `result` is the sealed result if it is small and was sealed by this process. `result_cid` is the content id of an
-    uploaded result. `started` is None for a job that an earlier process ran.
+    uploaded result. `started_at` is None for a job that an earlier process ran.
     """
 
-    held: ClaimedJob
+    claimed_job: ClaimedJob
     completion_tok: int
     result_length: int
     result: bytes | None = attrs.field(default=None, repr=False)
     result_cid: str | None = None
-    started: float | None = None
+    started_at: float | None = None
 
 
 @attrs.frozen(slots=True, eq=False)
 class FailingJob:
     """Job to fail on the chain. The journal already has `reason`."""
 
-    held: ClaimedJob
+    claimed_job: ClaimedJob
     reason: str

@@ -39,7 +39,7 @@ _MAX_SIGNING_LEAD_S: Final = 3540  # the chain accepts signing times up to an ho
 @attrs.define(slots=True, eq=False)
 class _PendingWrite:
     statements: tuple[Statement, ...]
-    done: bool = False
+    is_done: bool = False
     rows_changed: int = 0
     commits_alone: bool = False  # in a transaction without other writes
 
@@ -176,9 +176,9 @@ class Journal:
         write = _PendingWrite(statements)
         self._pending.append(write)
         try:
-            while not write.done:
+            while not write.is_done:
                 async with self._lock:
-                    if not write.done:
+                    if not write.is_done:
                         await self._commit(
                             [write] if write.commits_alone else [one for one in self._pending if not one.commits_alone]
                         )
@@ -203,7 +203,7 @@ class Journal:
         else:
             self.is_working = True
             for one, rows in zip(batch, changed, strict=True):
-                one.done, one.rows_changed = True, rows
+                one.is_done, one.rows_changed = True, rows
                 if one in self._pending:  # otherwise its writer was cancelled
                     self._pending.remove(one)
 

@@ -19,13 +19,13 @@ _MIN_PROPOSED_WINDOW_S: Final = 300  # shorter windows may be too short for a mo
 
 @attrs.frozen(slots=True)
 class ReportedMarket:
-    """Market as the coordinator reports it. `windows` has the windows that `svcd init` proposes."""
+    """Market as the coordinator reports it. `windows_s` has the windows that `svcd init` proposes."""
 
     book: AddressBook
     gateway: str | None
-    models: Mapping[str, int]
-    windows: tuple[int, ...]
-    floors: Floors  # by model id and window
+    model_ids: Mapping[str, int]
+    windows_s: tuple[int, ...]
+    price_floors: Floors  # by model id and window
 
 
 async def read_market(http: httpx.AsyncClient) -> ReportedMarket:

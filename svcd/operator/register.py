@@ -50,14 +50,14 @@ class RegisterOptions:
 @attrs.frozen(slots=True)
 class TransactionCost:
     nonce: int
-    gas: int
+    gas_limit: int
     tip_per_gas: int
     fee_cap_per_gas: int
-    balance: int
+    balance_wei: int
 
     @property
     def max_cost(self) -> int:
-        return self.gas * self.fee_cap_per_gas
+        return self.gas_limit * self.fee_cap_per_gas
 
 
 async def register(config: DaemonConfig, options: RegisterOptions, print_line: PrintLine) -> bool:
@@ -108,12 +108,13 @@ async def _send_registration(
     cost = await _estimate_cost(chain, wallet.address)
     print_line(f"register() of {hex_of(registry)} on chain {chain.book.chain_id}, sent by {hex_of(wallet.address)}")
     print_line(
-        f"gas {cost.gas}, at most {_format_coins(cost.max_cost)} of the native coin;"
-        f" the wallet has {_format_coins(cost.balance)}"
+        f"gas {cost.gas_limit}, at most {_format_coins(cost.max_cost)} of the native coin;"
+        f" the wallet has {_format_coins(cost.balance_wei)}"
     )
-    if cost.balance < cost.max_cost:
+    if cost.balance_wei < cost.max_cost:
         raise Fatal(
-            f"send {_format_coins(cost.max_cost - cost.balance)} or more of the native coin to {hex_of(wallet.address)}"
+            f"send {_format_coins(cost.max_cost - cost.balance_wei)} or more of the native coin"
+            f" to {hex_of(wallet.address)}"
         )
     if options.dry_run or not options.confirm():
         print_line("the registration was simulated, but not sent (send it with --yes)")
@@ -124,7 +125,7 @@ async def _send_registration(
             cost.nonce,
             cost.tip_per_gas,
             cost.fee_cap_per_gas,
-            cost.gas,
+            cost.gas_limit,
             registry,
             0,
             _REGISTER_CALL,
@@ -211,7 +212,7 @@ async def _publish_box_key(config: DaemonConfig, registered: Registration, print
 class AdminStep:
     """Step that the market's admin must take, with the command for it."""
 
-    done: bool
+    is_done: bool
     description: str
     command: str
 
@@ -229,11 +230,11 @@ async def _wait_for_admission(
     until = trio.current_time() + (options.wait_seconds or 0)
     while True:
         steps = await read_admission_steps(chain, market, config, provider_id)
-        missing = [step for step in steps if not step.done]
+        missing = [step for step in steps if not step.is_done]
         for step in steps:
-            if step.done and step.description not in reported:
+            if step.is_done and step.description not in reported:
                 print_line(f"done     {step.description}")
-        reported |= {step.description for step in steps if step.done}
+        reported |= {step.description for step in steps if step.is_done}
         if not missing:
             print_line("the market's admin has completed every step: run `svcd check`, then `svcd run`")
             return True

@@ -83,7 +83,7 @@ def set_up(options: SetupOptions, prompt: Prompt, print_line: PrintLine, read_pa
     coordinator, market = dialogue.read_answer(
         options.coordinator, "1/6 address of the coordinator", None, "--coordinator", _read_market_at
     )
-    names = ", ".join(market.models) or "none"
+    names = ", ".join(market.model_ids) or "none"
     print_line(f"    chain {market.book.chain_id}, token {market.book.token_domain.name}; models: {names}")
     gateway = dialogue.read_answer(
         options.gateway or market.gateway,
@@ -113,7 +113,7 @@ def set_up(options: SetupOptions, prompt: Prompt, print_line: PrintLine, read_pa
         keys=keys,
         offered=offered,
         rates=rates,
-        windows=market.windows,
+        windows=market.windows_s,
     )
     _write_new_file(options.config, text)
     print_line(f"wrote {options.config}")
@@ -162,10 +162,10 @@ def _ask_models(
     if options.models:
         return _parse_models(options.models, market, servers)
     alike = {
-        name: each for server in servers for name, each in match_models(market.models, server.served.names).items()
+        name: each for server in servers for name, each in match_models(market.model_ids, server.served.names).items()
     }
-    if not alike and len(market.models) == 1:
-        alike = {next(iter(market.models)): servers[0].served.names[0]}
+    if not alike and len(market.model_ids) == 1:
+        alike = {next(iter(market.model_ids)): servers[0].served.names[0]}
     proposed = " ".join(f"{name}={served}" for name, served in alike.items()) or None
     for server in servers:
         names = server.served.names
@@ -183,16 +183,16 @@ def _ask_models(
 def _parse_models(texts: Sequence[str], market: ReportedMarket, servers: Sequence[ModelServer]) -> list[OfferedModel]:
     pairs = [each.partition("=")[::2] for each in texts]
     if not pairs:
-        raise Fatal(f"no model is named; the market has {', '.join(market.models) or 'none'}")
+        raise Fatal(f"no model is named; the market has {', '.join(market.model_ids) or 'none'}")
     offered = []
     for name, given in pairs:
-        if name not in market.models:
-            raise Fatal(f"the market has no model {name!r}; it has {', '.join(market.models) or 'none'}")
+        if name not in market.model_ids:
+            raise Fatal(f"the market has no model {name!r}; it has {', '.join(market.model_ids) or 'none'}")
         served = given or match_models([name], [each for s in servers for each in s.served.names]).get(name, name)
         server = next((each for each in servers if each.served.accepts(served)), None)
         if server is None:
             raise Fatal(f"{name}: no server has a model {served!r}; the servers are {'; '.join(map(str, servers))}")
-        offered.append(OfferedModel(name, market.models[name], server, served))
+        offered.append(OfferedModel(name, market.model_ids[name], server, served))
     return offered
 
 
@@ -225,9 +225,9 @@ def _ask_rates(
     unit = 10**market.book.payment_token_decimals
     proposed: Rates = {}
     for model in offered:
-        elsewhere = [floor for (each, _), floor in market.floors.items() if each == model.model_id]
-        for window in market.windows:
-            floor = market.floors.get((model.model_id, window)) or min(elsewhere, default=None)
+        elsewhere = [floor for (each, _), floor in market.price_floors.items() if each == model.model_id]
+        for window in market.windows_s:
+            floor = market.price_floors.get((model.model_id, window)) or min(elsewhere, default=None)
             source = "lowest ask" if floor else "no asks yet"
             rate_in, rate_out = floor or (unit // 10 or 1, unit // 5 or 1)
             proposed[model.name, window] = options.rate_in or rate_in, options.rate_out or rate_out

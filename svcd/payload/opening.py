@@ -213,7 +213,7 @@ def _build_tab_work(
     if not terms.delegation.is_signed_by(job.owner, check.provider_id, check.domains):
         raise WorkFailed("malformed_envelope", "the delegation is not signed by the owner for this provider")
     remaining_s = terms.delegation.expires_at - check.unix_now
-    if remaining_s <= 0 and not held.recovered:
+    if remaining_s <= 0 and not held.is_recovered:
         raise WorkFailed("malformed_envelope", "the delegation has expired")
     if job.units_in < TAB_UNITS_IN or job.units_out < 1:
         raise WorkFailed("units_in_short", "the order of a tab must have at least one unit of input and of output")

@@ -109,7 +109,7 @@ def build_page_parts(dependencies: DaemonDependencies) -> DaemonParts:
     """Return the parts of the daemon that the provider's page shows."""
     return DaemonParts(
         coordinator=dependencies.coordinator,
-        deployment=dependencies.deployment,
+        address_book=dependencies.deployment,
         provider_id=dependencies.provider_id,
         slots=dependencies.slots,
         model_ids=dependencies.model_ids,
@@ -134,7 +134,7 @@ class Daemon:
         exclusions = Exclusions(dependencies.clock)
         exclusions.exclude_earlier_jobs(await dependencies.journal.read_failed_ids())
         pipeline = Pipeline.create(dependencies.journal, exclusions, dependencies.config.slots)
-        offers = DeadlineChannel[Offer](min(dependencies.slots.capacity, _MAX_STAGE_WORKERS))
+        offers = DeadlineChannel[Offer](min(dependencies.slots.total_slots, _MAX_STAGE_WORKERS))
         asks = AskPublisher(
             dependencies.coordinator, dependencies.signer, dependencies.provider_id, dependencies.journal, self.health
         )
@@ -165,10 +165,12 @@ class Daemon:
                     provider_id=dependencies.provider_id,
                     models=sorted(dependencies.offered),
                 )
-                await self.drain.begun.wait()
+                await self.drain.begun_event.wait()
                 on_stopping()
                 log.info(
-                    "stopping", held=dependencies.slots.held, grace_seconds=dependencies.config.shutdown_grace_seconds
+                    "stopping",
+                    held=dependencies.slots.held_slots,
+                    grace_seconds=dependencies.config.shutdown_grace_seconds,
                 )
                 intake.cancel_scope.cancel()
             for offer in offers.drain():
@@ -201,7 +203,7 @@ class Daemon:
             *(coordinator, clock, dependencies.provider_id, dependencies.model_ids, dependencies.slots, pipeline),
             on_other_daemon_claim=guard.withhold_for_other_daemon,
         )
-        network_workers, cpu_workers = min(dependencies.slots.capacity, _MAX_STAGE_WORKERS), os.cpu_count() or 1
+        network_workers, cpu_workers = min(dependencies.slots.total_slots, _MAX_STAGE_WORKERS), os.cpu_count() or 1
         workers: list[tuple[str, int, TaskFunction]] = [
             ("claimer", network_workers, claimer.serve),
             ("opener", network_workers, partial(pipeline.serve, "open", pipeline.to_open, opener.step)),
@@ -247,7 +249,7 @@ class Daemon:
             clock=dependencies.clock,
             health=self.health,
             provider_id=dependencies.provider_id,
-            box=dependencies.config.box,
+            box_secret=dependencies.config.box,
             models={name: (served.config, served.backend) for name, served in dependencies.served_models.items()},
         )
 
@@ -259,7 +261,7 @@ class Daemon:
             clock=dependencies.clock,
             deployment=dependencies.deployment,
             provider_id=dependencies.provider_id,
-            box=dependencies.config.box,
+            box_secret=dependencies.config.box,
             gateways=dependencies.gateways,
             models={model.name: model for model in dependencies.config.models},
             spool_directory=dependencies.config.state_directory,
@@ -304,8 +306,8 @@ class Daemon:
                     await slots.wait_empty()
                 self.drain.cancel_work()
                 await slots.wait_empty()
-        if slots.held:
-            log.warning("stopped with held jobs", held=slots.held)
+        if slots.held_slots:
+            log.warning("stopped with held jobs", held=slots.held_slots)
 
 
 async def _run_unless_stopped(drain: Drain, operation: Callable[[], Awaitable[T]]) -> T | None:
@@ -314,7 +316,7 @@ async def _run_unless_stopped(drain: Drain, operation: Callable[[], Awaitable[T]
     async with trio.open_nursery() as nursery:
 
         async def cancel_when_stopped() -> None:
-            await drain.begun.wait()
+            await drain.begun_event.wait()
             nursery.cancel_scope.cancel()
 
         nursery.start_soon(cancel_when_stopped)

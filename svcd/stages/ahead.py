@@ -29,9 +29,11 @@ def max_amount_for(owner: OwnerRecord, table: AheadTable) -> int:
     The amount is 0 until `settled_jobs` jobs have settled, and again after each unpaid job. Each unpaid job also halves
     the amount, and every `settled_jobs` jobs that settle afterwards double it again.
     """
-    if owner.settled < table.settled_jobs or (owner.unpaid and owner.settled_since_unpaid < table.settled_jobs):
+    if owner.settled_jobs < table.settled_jobs or (
+        owner.unpaid_jobs and owner.settled_jobs_since_unpaid < table.settled_jobs
+    ):
         return 0
-    return table.max_amount >> max(0, owner.unpaid - owner.settled_since_unpaid // table.settled_jobs)
+    return table.max_amount >> max(0, owner.unpaid_jobs - owner.settled_jobs_since_unpaid // table.settled_jobs)
 
 
 @attrs.define(slots=True, eq=False)
@@ -48,7 +50,7 @@ class AheadLimits:
         Open bids always wait, because the escrow releases their keys only for a claim on the chain.
         """
         table, job = self.tables.get(offer.model), offer.job
-        if table is None or not offer.pending or job.designated == 0:
+        if table is None or not offer.is_pending or job.designated == 0:
             return None
         stake = quotes.cap(job.rate_in, job.rate_out, job.units_in, job.units_out)
         if stake > max_amount_for(await self.journal.read_owner_record(job.owner), table):

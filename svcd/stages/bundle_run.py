@@ -37,9 +37,9 @@ _NOT_RUN_REASONS: Final = frozenset({"deadline_wait", "sla_abandon"})
 class BundleRun:
     """Run of one bundle. `run_item` waits for a turn and runs the item."""
 
-    held: ClaimedJob
+    claimed_job: ClaimedJob
     work: BundleWork
-    seal: ItemSeal
+    item_seal: ItemSeal
     workers: int
     run_item: Callable[[ModelWork], Awaitable[WorkOutput]]
     breaker: Breaker
@@ -61,14 +61,16 @@ class BundleRun:
 
     async def _load_finished(self) -> None:
         """Load the items that the daemon finished before a restart."""
-        for number, sealed in (await self.journal.read_items(self.held.job.job_id)).items():
-            result = self.seal.open(sealed)
+        for number, sealed in (await self.journal.read_items(self.claimed_job.job.job_id)).items():
+            result = self.item_seal.open(sealed)
             if result is not None and number < len(self.work.items):
                 self._finished[number] = result
                 self._result_bytes += len(sealed)
         self._waiting.extend(item for item in self.work.items if item.item_number not in self._finished)
         if self._finished:
-            log.info("bundle resumed", job=self.held.hex_id, finished=len(self._finished), waiting=len(self._waiting))
+            log.info(
+                "bundle resumed", job=self.claimed_job.hex_id, finished=len(self._finished), waiting=len(self._waiting)
+            )
 
     async def _run_waiting(self) -> None:
         with trio.move_on_at(self.work.deadline + _DEADLINE_GRACE_S):
@@ -103,13 +105,17 @@ class BundleRun:
             if failure.reason in _NOT_RUN_REASONS:
                 return None
             log.warning(
-                "item failed", job=self.held.hex_id, item=item.item_number, reason=failure.reason, detail=failure.detail
+                "item failed",
+                job=self.claimed_job.hex_id,
+                item=item.item_number,
+                reason=failure.reason,
+                detail=failure.detail,
             )
             return ItemResult("failed", custom_id, error_code=failure.reason)
         except Refused:
             return ItemResult("failed", custom_id, error_code="backend_error")
         except Exception:
-            log.exception("item failed unexpectedly", job=self.held.hex_id, item=item.item_number)
+            log.exception("item failed unexpectedly", job=self.claimed_job.hex_id, item=item.item_number)
             return ItemResult("failed", custom_id, error_code="internal_error")
         units_out = min(output.completion_tok, item.units_out)
         usage = usage if isinstance(usage, dict) else {}
@@ -118,12 +124,12 @@ class BundleRun:
     async def _store_result(self, item: ModelWork, result: ItemResult) -> None:
         if item.item_number is None:
             raise AssertionError("the item of a bundle has no number")
-        sealed = self.seal.seal(result)
+        sealed = self.item_seal.seal(result)
 
         # Store the result in memory first, so that it is settled even if the deadline interrupts the write.
         self._finished[item.item_number] = result
         self._result_bytes += len(sealed)
-        await self.journal.record_finished_item(self.held.job.job_id, item.item_number, sealed)
+        await self.journal.record_finished_item(self.claimed_job.job.job_id, item.item_number, sealed)
 
     def _custom_id(self, item: ModelWork) -> str | None:
         return None if item.item_number is None else self.work.custom_ids[item.item_number]
@@ -138,7 +144,7 @@ class BundleRun:
         }
         log.info(
             "bundle run",
-            job=self.held.hex_id,
+            job=self.claimed_job.hex_id,
             completed=counts["completed"],
             failed=counts["failed"],
             not_run=counts["not_run"],
@@ -148,6 +154,6 @@ class BundleRun:
             raise shutdown_failure or WorkFailed(
                 codes[0] if codes else "deadline_wait", "no item of the bundle was completed"
             )
-        job = self.held.job
+        job = self.claimed_job.job
         charged = [Units(result.units_in, result.units_out) for result in results]
         return WorkOutput(bundle_output(results), bundle_units(charged, job.rate_in, job.rate_out), counts)

@@ -51,11 +51,11 @@ class CapacityUpdater:
     async def update(self) -> bool:
         """Read the grant, and request more if needed. Return True if the grant should be read again soon."""
         provider = await self._read_provider()
-        needed = capacity_request_for(self.slots.capacity, provider)
+        needed = capacity_request_for(self.slots.total_slots, provider)
 
         # Do not repeat a request. If an equal or larger request was not granted in full, the admin's ceiling is the
         # limit.
-        if provider.capacity < self.slots.capacity and await self.journal.read_value(_REQUESTED_KEY) < needed:
+        if provider.capacity < self.slots.total_slots and await self.journal.read_value(_REQUESTED_KEY) < needed:
             requested = await self._request_capacity(needed)
             if requested:
                 await self._read_provider()  # the index may already have the mined request
@@ -65,8 +65,10 @@ class CapacityUpdater:
     async def _read_provider(self) -> ProviderRecord:
         self.slots.mark_grant_current()
         provider = await self.coordinator.read_provider(self.provider_id)
-        if provider.capacity != self.slots.granted:
-            log.info("capacity granted", granted=provider.capacity, slots=self.slots.capacity, listed=provider.listed)
+        if provider.capacity != self.slots.granted_slots:
+            log.info(
+                "capacity granted", granted=provider.capacity, slots=self.slots.total_slots, listed=provider.listed
+            )
         self.slots.set_granted(provider.capacity)
         standing = (provider.reputation, provider.capacity)
         if standing != self._standing:

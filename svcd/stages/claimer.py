@@ -50,7 +50,7 @@ class Claimer:
         while True:
             offer = await self.offers.receive()
             try:
-                with spans.span("claim", parent=offer.trace, job=hex_of(offer.job.job_id)):
+                with spans.span("claim", parent=offer.trace_context, job=hex_of(offer.job.job_id)):
                     await self._claim(offer)
             except Exception:  # return the slot; the reconciler finds the job if it was claimed
                 log.exception("claim failed unexpectedly", job=offer.job.job_id.hex())
@@ -72,7 +72,7 @@ class Claimer:
         # depends on no other clock.
         sent = trio.current_time()
         op = self.signer.sign_claim(job.job_id, job.order, self.clock.now())
-        held = ClaimedJob(job, offer.model, offer.slot, sent + job.sla_secs, trace=offer.trace)
+        held = ClaimedJob(job, offer.model, offer.slot, sent + job.sla_secs, trace_context=offer.trace_context)
         pending_claim = await self.limits.permit(offer)
         if pending_claim is not None:
             stored = await self.coordinator.store_op(op, sent + _CLAIM_TIMEOUT_S)
@@ -95,7 +95,7 @@ class Claimer:
             await self.pipeline.journal.record_end(job.job_id, "not_claimed", describe_outcome(outcome))
             offer.slot.release()
         else:
-            if not offer.pending:  # a pending offer's claim also waits for the post, which would distort the timing
+            if not offer.is_pending:  # a pending offer's claim also waits for the post, which would distort the timing
                 self.timings.record_relay(trio.current_time() - sent)
             await self._record_claimed(held)
             await self.pipeline.to_open.send(held.window_ends_at, held)
@@ -110,7 +110,9 @@ class Claimer:
         pending_claim = held.pending_claim
         if pending_claim is None:
             raise AssertionError("a job that runs ahead must have a permit")
-        log.info("job started ahead of claim", job=held.hex_id, model=held.model, at_stake=pending_claim.at_stake)
+        log.info(
+            "job started ahead of claim", job=held.hex_id, model=held.model, at_stake=pending_claim.amount_at_stake
+        )
         await self.pipeline.to_open.send(held.window_ends_at, held)
         outcome = await self.coordinator.send_op(op, until)
         claimed = await self._is_claimed(held, outcome, until)
@@ -157,7 +159,7 @@ class Claimer:
         if outcome == STALE_OP:
             self.clock.switch_time_source()
         match outcome:
-            case ChainRefused() if offer.pending and reason == "UnknownJob":
+            case ChainRefused() if offer.is_pending and reason == "UnknownJob":
                 pass  # the post was refused, or is not mined yet and the job will be offered again
             case ChainRefused() if reason not in _PROVIDER_REFUSALS:
                 self.pipeline.exclusions.exclude_briefly(offer.job.job_id)

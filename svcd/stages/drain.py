@@ -11,18 +11,18 @@ from svcd.base.end_reasons import WorkFailed
 
 @attrs.define(slots=True, eq=False)
 class Drain:
-    """Shutdown of the daemon. `begun` is set when the daemon must accept no new jobs."""
+    """Shutdown of the daemon. `begun_event` is set when the daemon must accept no new jobs."""
 
-    begun: trio.Event = attrs.field(factory=trio.Event)
+    begun_event: trio.Event = attrs.field(factory=trio.Event)
     _is_work_cancelled: bool = False
     _scopes: set[trio.CancelScope] = attrs.field(factory=set)
 
     @property
     def stopping(self) -> bool:
-        return self.begun.is_set()
+        return self.begun_event.is_set()
 
     def begin(self) -> None:
-        self.begun.set()
+        self.begun_event.set()
 
     def cancel_work(self) -> None:
         """Cancel running work. The stages then fail its jobs, which refunds the jobs' owners at once."""

@@ -40,16 +40,16 @@ class Failer:
     pipeline: Pipeline
 
     async def step(self, failing: FailingJob) -> None:
-        until = max(failing.held.window_ends_at, trio.current_time() + _MIN_RETRY_TIME_S)
+        until = max(failing.claimed_job.window_ends_at, trio.current_time() + _MIN_RETRY_TIME_S)
         try:
             attempt = partial(self._attempt, failing, until)
             await retry(attempt, on=_NotConfirmed, max_wait_s=_MAX_RETRY_PAUSE_S, deadline=lambda: until)
         except _NotConfirmed:
-            await self.pipeline.record_given_up(failing.held, failing.reason)
+            await self.pipeline.record_given_up(failing.claimed_job, failing.reason)
 
     async def _attempt(self, failing: FailingJob, until: float) -> None:
         """Send the fail once. Raise _NotConfirmed if a retry may succeed."""
-        held, reason = failing.held, failing.reason
+        held, reason = failing.claimed_job, failing.reason
         op = self.signer.sign_fail(held.job.job_id, self.clock.now())
         outcome = await self.coordinator.send_op(op, min(until, trio.current_time() + _MIN_RETRY_TIME_S))
         if isinstance(outcome, OpMined) and outcome.succeeded:

@@ -52,7 +52,7 @@ class Guard:
     clock: Clock
     health: DaemonHealth
     provider_id: int
-    box: SecretKey | None
+    box_secret: SecretKey | None
     models: Mapping[str, tuple[ModelConfig, Backend]]
     _is_alone: bool = False  # no other daemon polled when this daemon started to poll
     _other_daemon_until: float = 0.0  # loop time
@@ -90,7 +90,7 @@ class Guard:
     async def find_claim_holds(self) -> list[ClaimHold]:
         """Return all current reasons to withhold claims."""
         provider = await self.coordinator.read_provider(self.provider_id)
-        holds = [ClaimHold("box_key", text) for text in _risk_texts(wrong_key_risk(self.box, provider))]
+        holds = [ClaimHold("box_key", text) for text in _risk_texts(wrong_key_risk(self.box_secret, provider))]
         holds += [ClaimHold("clock", text) for text in _risk_texts(wrong_clock_risk(self.clock))]
         holds += [ClaimHold("other_daemon", text) for text in _risk_texts(await self._find_other_daemon_risk())]
         offered = (window for model, _ in self.models.values() for window in model.asks)

@@ -52,11 +52,11 @@ class DaemonHealth:
     claim_holds: tuple[ClaimHold, ...] | None = None
     _poll_answered_at: dict[str, float] = attrs.field(factory=dict)
     _ordered_at: dict[str, float] = attrs.field(factory=dict)
-    _intervals_s: dict[str, float] = attrs.field(factory=dict)
+    _poll_intervals_s: dict[str, float] = attrs.field(factory=dict)
 
     def expect_polls(self, model: str, interval_s: float) -> None:
         """Expect a poll of the model every `interval_s` seconds."""
-        self._intervals_s[model] = interval_s
+        self._poll_intervals_s[model] = interval_s
         self.record_poll_answer(model)
 
     def record_poll_answer(self, model: str) -> None:
@@ -114,7 +114,7 @@ class DaemonHealth:
         silent = [
             model
             for model, at in self._poll_answered_at.items()
-            if now - at > max(_MIN_SILENCE_S, 3 * self._intervals_s[model])
+            if now - at > max(_MIN_SILENCE_S, 3 * self._poll_intervals_s[model])
         ]
         if silent or not self._poll_answered_at:
             return f"no poll was answered lately: {', '.join(silent) or 'no model is polled yet'}"

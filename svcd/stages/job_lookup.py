@@ -28,7 +28,7 @@ class LookupResult:
     """State of a job in the index, and the job with its current window."""
 
     state: IndexedState
-    held: ClaimedJob
+    claimed_job: ClaimedJob
 
 
 @attrs.frozen(slots=True, eq=False)

@@ -76,5 +76,5 @@ class Offer:
     job: Job
     model: str
     slot: Slot
-    pending: bool = False  # the job's post is not in a block yet
-    trace: str | None = None  # trace context of the poll that returned the job, for the spans of later stages
+    is_pending: bool = False  # the job's post is not in a block yet
+    trace_context: str | None = None  # trace context of the poll that returned the job, for the spans of later stages

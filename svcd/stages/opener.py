@@ -50,7 +50,7 @@ class PayloadOpener:
     clock: Clock
     deployment: AddressBook
     provider_id: int
-    box: SecretKey | None
+    box_secret: SecretKey | None
     gateways: PayloadGateways
     models: Mapping[str, ModelConfig]
     spool_directory: Path
@@ -73,16 +73,18 @@ class PayloadOpener:
         # needs one relay.
         open_by = held.window_ends_at - margin / 2 if await self._has_stored_answers(held) else deadline
         if trio.current_time() >= open_by:
-            raise WorkFailed("claim_expired" if held.recovered else "deadline_wait", "no time is left to run the job")
+            raise WorkFailed(
+                "claim_expired" if held.is_recovered else "deadline_wait", "no time is left to run the job"
+            )
         with self.drain.cancellable():
             # A job that runs ahead is not on the chain yet, but `OfferChecker` has checked its signatures.
-            if self.chain is not None and (held.pending_claim is None or held.pending_claim.confirmed):
+            if self.chain is not None and (held.pending_claim is None or held.pending_claim.is_confirmed):
                 await self._wait_for_claim(self.chain, held, open_by)
             work = await self._open_work(held, model, deadline, open_by)
         await self.pipeline.to_run[held.model].send(held.window_ends_at, work)
 
     async def _has_stored_answers(self, held: ClaimedJob) -> bool:
-        return held.recovered and bool(await self.pipeline.journal.read_items(held.job.job_id))
+        return held.is_recovered and bool(await self.pipeline.journal.read_items(held.job.job_id))
 
     async def _wait_for_claim(self, chain: ChainReader, held: ClaimedJob, open_by: float) -> None:
         """Wait until the node confirms the claim, payment and terms that the coordinator reported.
@@ -142,7 +144,7 @@ class PayloadOpener:
         if held.job.designated == 0:
             dek = await self._release_key(held, commitment, until)
             return lambda: Opener.with_data_key(dek)
-        box = self.box
+        box = self.box_secret
         if box is None:
             raise WorkFailed("no_cipher", "the job is sealed to this provider's box key, but no box key is configured")
         return lambda: Opener.with_secret(box, book.chain_id, book.job_registry, held.job.owner)

@@ -32,7 +32,7 @@ class HasClaimedJob(Protocol):
     """Item of a channel. Every item refers to a held job."""
 
     @property
-    def held(self) -> ClaimedJob: ...
+    def claimed_job(self) -> ClaimedJob: ...
 
 
 T = TypeVar("T", bound=HasClaimedJob)
@@ -72,23 +72,28 @@ class Pipeline:
         while True:
             item = await channel.receive()
             try:
-                with spans.span(stage, parent=item.held.trace, job=item.held.hex_id, model=item.held.model):
+                with spans.span(
+                    stage,
+                    parent=item.claimed_job.trace_context,
+                    job=item.claimed_job.hex_id,
+                    model=item.claimed_job.model,
+                ):
                     await self._run_step(item, step)
             except Exception:
-                item.held.slot.release()  # the reconciler resumes the job from the journal
+                item.claimed_job.slot.release()  # the reconciler resumes the job from the journal
                 raise
 
     async def _run_step(self, item: T, step: Callable[[T], Awaitable[None]]) -> None:
         try:
-            with item.held.cancel_if_refused():
+            with item.claimed_job.cancel_if_refused():
                 await step(item)
         except WorkFailed as failure:
             spans.mark_failed(failure.reason)
-            await self.give_up(item.held, failure)
+            await self.give_up(item.claimed_job, failure)
         except Exception as bug:  # the specification's `internal_error`, which counts as svcd's fault
-            log.exception("stage failed unexpectedly", job=item.held.hex_id)
+            log.exception("stage failed unexpectedly", job=item.claimed_job.hex_id)
             spans.mark_failed(type(bug).__name__)
-            await self.give_up(item.held, WorkFailed("internal_error", type(bug).__name__))
+            await self.give_up(item.claimed_job, WorkFailed("internal_error", type(bug).__name__))
 
     async def give_up(self, held: ClaimedJob, failure: WorkFailed) -> None:
         if failure.reason in _ESCROW_FAILURES:

@@ -56,7 +56,7 @@ class Poller:
     # Number of unwanted jobs that the last poll leased to this provider. The coordinator counts these jobs against
     # `free`, so the next poll requests that many more.
     _unwanted_leases: int = 0
-    _short_wait: int = _MAX_POLL_WAIT_S
+    _short_wait_s: int = _MAX_POLL_WAIT_S
     _short_wait_until: float = 0.0
 
     async def run(self) -> NoReturn:
@@ -158,7 +158,7 @@ class Poller:
 
     def _poll_wait_s(self) -> int:
         """Return the seconds that the coordinator may wait before it answers a poll."""
-        return self._short_wait if trio.current_time() < self._short_wait_until else _MAX_POLL_WAIT_S
+        return self._short_wait_s if trio.current_time() < self._short_wait_until else _MAX_POLL_WAIT_S
 
     async def _poll_coordinator(self, requested: int, poll_rates: dict[str, int], wait: int) -> PollResult:
         """Poll, and shorten the wait of later polls if a proxy cuts off this poll."""
@@ -168,7 +168,7 @@ class Poller:
         except Unavailable:
             lasted = trio.current_time() - began
             if wait and lasted >= _MIN_CUT_OFF_S:
-                self._short_wait, self._short_wait_until = min(wait, int(lasted)) // 2, began + _SHORT_WAIT_LIFETIME_S
+                self._short_wait_s, self._short_wait_until = min(wait, int(lasted)) // 2, began + _SHORT_WAIT_LIFETIME_S
             raise
 
     async def _send_offer(self, offer: Offer) -> None:

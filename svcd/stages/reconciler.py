@@ -154,7 +154,7 @@ class Reconciler:
             return
         on_chain = job if job is not None else entry.job
         window_ends = self._window_end(on_chain)
-        held = ClaimedJob(on_chain, entry.model, slot, window_ends, recovered=True)
+        held = ClaimedJob(on_chain, entry.model, slot, window_ends, is_recovered=True)
         try:
             await self._send_to_stage(held, entry, verdict)
         except BaseException:

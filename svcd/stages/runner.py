@@ -37,7 +37,7 @@ class Runner:
     pipeline: Pipeline
     drain: Drain
     turns: Turns
-    box: SecretKey | None = None
+    box_secret: SecretKey | None = None
     tabs: TabService | None = None
 
     async def step(self, opened: OpenedJob) -> None:
@@ -48,26 +48,26 @@ class Runner:
             raise WorkFailed("deadline_wait", "no time is left to run the job")
         output = await self._run_work(opened)
         await self.pipeline.to_seal.send(
-            opened.held.window_ends_at, FinishedJob(opened.held, output, opened.result_key, started)
+            opened.claimed_job.window_ends_at, FinishedJob(opened.claimed_job, output, opened.result_key, started)
         )
 
     async def _run_work(self, opened: OpenedJob) -> WorkOutput:
         work = opened.work
-        with opened.held.cancel_if_refused():
+        with opened.claimed_job.cancel_if_refused():
             if isinstance(work, BundleWork):
-                return await self._build_bundle_run(opened.held, work).run(self.drain)
+                return await self._build_bundle_run(opened.claimed_job, work).run(self.drain)
             if isinstance(work, TabWork):
-                return await self._build_tab_run(opened.held, work).run(self.drain)
+                return await self._build_tab_run(opened.claimed_job, work).run(self.drain)
             with self.drain.cancellable():
                 return await self.run(work)
 
     def _build_bundle_run(self, held: ClaimedJob, work: BundleWork) -> BundleRun:
-        if self.box is None:
+        if self.box_secret is None:
             raise AssertionError("a bundle was opened without the box key")
         return BundleRun(
-            held=held,
+            claimed_job=held,
             work=work,
-            seal=ItemSeal.for_job(self.box, held.job.job_id),
+            item_seal=ItemSeal.for_job(self.box_secret, held.job.job_id),
             workers=self.turns.slots,
             run_item=self.run,
             breaker=self.breaker,
@@ -75,9 +75,9 @@ class Runner:
         )
 
     def _build_tab_run(self, held: ClaimedJob, work: TabWork) -> TabRun:
-        if self.box is None or self.tabs is None:
+        if self.box_secret is None or self.tabs is None:
             raise AssertionError("a tab was opened without the box key or the tab service")
-        seal = ItemSeal.for_job(self.box, held.job.job_id)
+        seal = ItemSeal.for_job(self.box_secret, held.job.job_id)
         return TabRun(
             held=held,
             work=work,

@@ -31,7 +31,7 @@ class SealStage:
     pipeline: Pipeline
 
     async def step(self, finished: FinishedJob) -> None:
-        held, output = finished.held, finished.output
+        held, output = finished.claimed_job, finished.output
         job, book = held.job, self.deployment
 
         def seal() -> bytes:
@@ -45,7 +45,7 @@ class SealStage:
         completion_tok = min(output.completion_tok, job.units_out)
         await self.pipeline.journal.record_sealed(job.job_id, completion_tok, result)
         inline = result if len(result) <= MAX_ROW_BYTES else None
-        sealed = SealedJob(held, completion_tok, len(result), result=inline, started=finished.started)
+        sealed = SealedJob(held, completion_tok, len(result), result=inline, started_at=finished.started_at)
         channel = self.pipeline.to_upload if needs_upload(sealed.result_length) else self.pipeline.to_settle
         await channel.send(held.window_ends_at, sealed)
 

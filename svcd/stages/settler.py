@@ -44,15 +44,15 @@ _MAX_FINAL_STATUS: Final = 500  # after a higher status, such as 503, a retry ma
 
 @attrs.define(slots=True, eq=False)
 class _SettleState:
-    """State of one settle between attempts. No attempt starts after `ends_at`. `outcome` is the last outcome."""
+    """State of one settle between attempts. No attempt starts after `retries_end_at`. `outcome` is the last outcome."""
 
-    sealed: SealedJob
-    op: RequestBody
+    sealed_job: SealedJob
+    signed_op: RequestBody
     signed_at: float
-    ends_at: float
+    retries_end_at: float
     outcome: OpOutcome | None = None
-    is_open: bool = False  # a reorg removed the claim
-    open_since: float | None = None
+    was_reopened: bool = False  # a reorg removed the claim
+    reopened_at: float | None = None
 
 
 @attrs.frozen(slots=True)
@@ -72,13 +72,13 @@ class Settler:
     pipeline: Pipeline
 
     async def step(self, sealed: SealedJob) -> None:
-        state = _SettleState(sealed, await self._sign(sealed), trio.current_time(), sealed.held.window_ends_at)
+        state = _SettleState(sealed, await self._sign(sealed), trio.current_time(), sealed.claimed_job.window_ends_at)
         try:
             await retry(
                 partial(self._attempt, state),
                 on=_NotSettled,
                 max_wait_s=_MAX_RETRY_PAUSE_S,
-                deadline=lambda: state.ends_at,
+                deadline=lambda: state.retries_end_at,
             )
         except _NotSettled as last:
             raise _settle_failure(last.outcome) or WorkFailed(
@@ -89,16 +89,16 @@ class Settler:
         """Send the settle once. Raise _NotSettled if a retry may succeed."""
         if state.outcome is not None:
             await self._prepare_retry(state, state.outcome)
-        held, started = state.sealed.held, trio.current_time()
-        outcome = state.outcome = await self.coordinator.send_op(state.op, held.window_ends_at, resend=False)
+        held, started = state.sealed_job.claimed_job, trio.current_time()
+        outcome = state.outcome = await self.coordinator.send_op(state.signed_op, held.window_ends_at, resend=False)
         match outcome:
             case OpMined(succeeded=True):
                 if held.pending_claim is None:  # otherwise the time includes the wait for the claim
                     self.timings.record_relay(trio.current_time() - started)
-                return await self.pipeline.record_settled(held, state.sealed.started)
-            case CoordinatorRefusal(code="unknown_result") if state.sealed.result_cid is not None:
+                return await self.pipeline.record_settled(held, state.sealed_job.started_at)
+            case CoordinatorRefusal(code="unknown_result") if state.sealed_job.result_cid is not None:
                 # The upload expired, because no settle used it within a few minutes.
-                expired = attrs.evolve(state.sealed, result_cid=None)
+                expired = attrs.evolve(state.sealed_job, result_cid=None)
                 return await self.pipeline.to_upload.send(held.window_ends_at, expired)
         log.warning("settle not confirmed", job=held.hex_id, outcome=describe_outcome(outcome))
 
@@ -106,12 +106,14 @@ class Settler:
         found = await (
             self.lookup.look_up(held) if _may_still_settle(held, outcome) else self.lookup.look_up_after(outcome, held)
         )
-        held = found.held
+        held = found.claimed_job
         if found.state == "settled":
-            return await self.pipeline.record_settled(held, state.sealed.started)
-        state.sealed = attrs.evolve(state.sealed, held=held)
-        state.is_open = found.state == "open" and held.was_claimed
-        state.ends_at = self.clock.to_loop_time(held.job.expires_at) if state.is_open else held.window_ends_at
+            return await self.pipeline.record_settled(held, state.sealed_job.started_at)
+        state.sealed_job = attrs.evolve(state.sealed_job, claimed_job=held)
+        state.was_reopened = found.state == "open" and held.was_claimed
+        state.retries_end_at = (
+            self.clock.to_loop_time(held.job.expires_at) if state.was_reopened else held.window_ends_at
+        )
         failure = _settle_failure(outcome)
         if (
             failure is not None
@@ -124,19 +126,19 @@ class Settler:
     async def _prepare_retry(self, state: _SettleState, outcome: OpOutcome) -> None:
         """Claim the job again if a reorg removed the claim permanently. Sign an old or reverted settle again."""
         now = trio.current_time()
-        if not state.is_open:
-            state.open_since = None
-        elif state.open_since is None:
-            state.open_since = now
-        elif now - state.open_since >= _CLAIM_AGAIN_AFTER_S:
-            state.open_since = None
-            await self._claim_again(state.sealed.held)
+        if not state.was_reopened:
+            state.reopened_at = None
+        elif state.reopened_at is None:
+            state.reopened_at = now
+        elif now - state.reopened_at >= _CLAIM_AGAIN_AFTER_S:
+            state.reopened_at = None
+            await self._claim_again(state.sealed_job.claimed_job)
         if outcome == STALE_OP:
             self.clock.switch_time_source()
         # Resending a reverted settle returns the same revert, so sign a new settle.
         reverted = outcome == STALE_OP or isinstance(outcome, OpMined)
         if reverted or trio.current_time() - state.signed_at > _SIGN_AGAIN_AFTER_S:
-            state.op, state.signed_at = await self._sign(state.sealed), trio.current_time()
+            state.signed_op, state.signed_at = await self._sign(state.sealed_job), trio.current_time()
 
     async def _claim_again(self, held: ClaimedJob) -> None:
         """Claim the job again. The next settle shows whether the claim succeeded. The journal keeps the result."""
@@ -147,12 +149,12 @@ class Settler:
         log.info("job claimed again", job=held.hex_id, outcome=describe_outcome(outcome))
 
     async def _sign(self, sealed: SealedJob) -> RequestBody:
-        op = self.signer.sign_settle(sealed.held.job.job_id, sealed.completion_tok, self.clock.now())
+        op = self.signer.sign_settle(sealed.claimed_job.job.job_id, sealed.completion_tok, self.clock.now())
         if sealed.result_cid is not None:
             return op | {"result_cid": sealed.result_cid}
         result = sealed.result
         if result is None:
-            content = await self.pipeline.journal.open_result(sealed.held.job.job_id)
+            content = await self.pipeline.journal.open_result(sealed.claimed_job.job.job_id)
             if not isinstance(content, bytes):
                 with content:
                     content = await trio.to_thread.run_sync(content.read)

@@ -130,7 +130,7 @@ class TabRun:
     # --- closing --------------------------------------------------------------------------------------------
 
     async def _watch_drain(self, drain: Drain) -> None:
-        await drain.begun.wait()
+        await drain.begun_event.wait()
         self._close("drain")
 
     def _close(self, reason: str, *, at_once: bool = False) -> None:
@@ -341,11 +341,11 @@ class TabRun:
     def _build_welcome(self, tab: OpenTab) -> Welcome:
         ledger = self._ledger
         return Welcome(
-            parallel=ledger.parallel,
-            seconds=self._seconds_left(),
-            number=0 if ledger.voucher is None else ledger.voucher.number,
+            max_parallel=ledger.max_parallel,
+            seconds_left=self._seconds_left(),
+            voucher_number=0 if ledger.voucher is None else ledger.voucher.number,
             acknowledged=ledger.charge,
-            answered=tuple(ledger.unacknowledged),
+            answered_ids=tuple(ledger.unacknowledged),
             direct=self._service.endpoint_of(tab),
         )
 

@@ -12,8 +12,8 @@ import trio
 @attrs.frozen(slots=True, order=True)
 class _Ticket:
     deadline: float
-    number: int
-    called: trio.Event = attrs.field(factory=trio.Event, order=False)
+    arrival_number: int
+    called_event: trio.Event = attrs.field(factory=trio.Event, order=False)
 
 
 @attrs.define(slots=True, eq=False)
@@ -43,9 +43,9 @@ class Turns:
         ticket = _Ticket(deadline, next(self._numbers))
         heapq.heappush(self._waiting, ticket)
         try:
-            await ticket.called.wait()
+            await ticket.called_event.wait()
         except trio.Cancelled:
-            if ticket.called.is_set():
+            if ticket.called_event.is_set():
                 self._wake_next()
             else:
                 self._waiting.remove(ticket)
@@ -54,6 +54,6 @@ class Turns:
 
     def _wake_next(self) -> None:
         if self._waiting:
-            heapq.heappop(self._waiting).called.set()
+            heapq.heappop(self._waiting).called_event.set()
         else:
             self._free += 1

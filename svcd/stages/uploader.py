@@ -45,7 +45,7 @@ class Uploader:
     pipeline: Pipeline
 
     async def step(self, sealed: SealedJob) -> None:
-        held = sealed.held
+        held = sealed.claimed_job
 
         async def attempt() -> Uploaded:
             nonlocal held
@@ -55,7 +55,7 @@ class Uploader:
             log.warning("result not uploaded", job=held.hex_id, outcome=describe_outcome(outcome))
             if is_final(outcome):
                 raise upload_failure(outcome)
-            held = (await self.lookup.look_up(held)).held
+            held = (await self.lookup.look_up(held)).claimed_job
             raise _NotUploaded(outcome)
 
         try:
@@ -68,7 +68,7 @@ class Uploader:
             raise WorkFailed("settle_upload_invalid", "the response to the upload has no content id")
         await self.pipeline.journal.record_upload(held.job.job_id, uploaded.cid)
         await self.pipeline.to_settle.send(
-            held.window_ends_at, attrs.evolve(sealed, held=held, result_cid=uploaded.cid)
+            held.window_ends_at, attrs.evolve(sealed, claimed_job=held, result_cid=uploaded.cid)
         )
 
     async def _upload(self, held: ClaimedJob) -> UploadOutcome:

@@ -64,7 +64,7 @@ class ChannelEnd:
     """Provider's end of the channels of one tab. `build_welcome` returns the payload of the next welcome."""
 
     binding: ChannelBinding
-    box: SecretKey
+    box_secret: SecretKey
     channel_key: PublicKey
     build_welcome: Callable[[], bytes]
     current_channel: RoutedChannel | None = None
@@ -90,7 +90,9 @@ class ChannelEnd:
         if not self._hellos.setdefault(route, _HelloBucket()).take(now):
             return _FRAME_IGNORED
         try:
-            channel, welcome = accept_hello(self.binding, self.box, self.channel_key, frame, self.build_welcome())
+            channel, welcome = accept_hello(
+                self.binding, self.box_secret, self.channel_key, frame, self.build_welcome()
+            )
         except Refused:
             return _FRAME_IGNORED
         self._candidate = RoutedChannel(route, channel)

@@ -52,12 +52,13 @@ class AdmittedRequest:
 
 @attrs.define(slots=True, eq=False)
 class TabLedger:
-    """Ledger of one tab. `parallel` is the number of answers that may wait for an ack before another request starts."""
+    """Ledger of one tab. `max_parallel` is the number of answers that may wait for an ack before another request
+    starts."""
 
     job: Job
     voucher_key: bytes
     domains: Domains
-    parallel: int
+    max_parallel: int
     voucher: SignedVoucher | None = None
     chain_hash: bytes = attrs.field(init=False)
     totals: TabTotals = attrs.field(factory=TabTotals)
@@ -143,7 +144,7 @@ class TabLedger:
 
         The caller then checks `is_covered`.
         """
-        if not self.waiting or max(len(self.unacknowledged), len(self.running)) >= self.parallel:
+        if not self.waiting or max(len(self.unacknowledged), len(self.running)) >= self.max_parallel:
             return None
         admitted = self.waiting.popleft()
         self.running[admitted.id] = admitted

@@ -117,11 +117,15 @@ class OpenTabs:
         return tab if tab is not None and hmac.compare_digest(tab.token.encode(), token.encode()) else None
 
     def _may_open(self, owner: bytes, model: str) -> bool:
-        granted = self.slots.capacity if self.slots.granted is None else min(self.slots.capacity, self.slots.granted)
+        granted = (
+            self.slots.total_slots
+            if self.slots.granted_slots is None
+            else min(self.slots.total_slots, self.slots.granted_slots)
+        )
         tabs = self._tabs.values()
         return (
             len(tabs) < max(1, granted // 2)
-            and sum(tab.model == model for tab in tabs) < max(1, self.slots.by_model.get(model, 0) // 2)
+            and sum(tab.model == model for tab in tabs) < max(1, self.slots.slots_by_model.get(model, 0) // 2)
             and sum(tab.owner == owner for tab in tabs) < MAX_TABS_PER_OWNER
         )
 

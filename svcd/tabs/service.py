@@ -23,7 +23,7 @@ from svcd.tabs.open_tabs import OpenTab, OpenTabs
 class TabService:
     """Parts that the tabs of a daemon share."""
 
-    box: SecretKey
+    box_secret: SecretKey
     deployment: AddressBook
     domains: Domains
     mailbox: Mailbox
@@ -44,7 +44,7 @@ class TabService:
     def build_channel_end(self, tab: OpenTab, terms: TabTerms, build_welcome: Callable[[], bytes]) -> ChannelEnd:
         book = self.deployment
         binding = ChannelBinding(book.chain_id, book.job_registry, tab.job_id)
-        return ChannelEnd(binding, self.box, terms.channel_key, build_welcome)
+        return ChannelEnd(binding, self.box_secret, terms.channel_key, build_welcome)
 
     def endpoint_of(self, tab: OpenTab) -> DirectEndpoint | None:
         """Return the direct endpoint for the owner of a tab."""

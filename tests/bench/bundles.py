@@ -71,7 +71,7 @@ async def buy(up: Devnet, client: Client, lines: int, bundle: int | None) -> Bou
     batch = await client.batches.create(prepared)
     ended = await client.batches.wait(batch.id, every=0.5)
     opened = 0
-    async for result in client.batches.results(ended, custom_ids=prepared.custom_ids, charges=prepared.fees):
+    async for result in client.batches.results(ended, custom_ids=prepared.custom_ids, fee_terms=prepared.fees):
         if result.result is None:
             raise RuntimeError(f"{result.id} ended without a result: {result.error}")
         opened += 1

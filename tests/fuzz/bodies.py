@@ -119,7 +119,7 @@ def check_batch_lines(data: bytes) -> None:
     """Check that each line is a submission, or skipped with a documented error code."""
     lines = [InputLine(number, text) for number, text in enumerate(data.split(b"\n"), 1)]
     checked = _CHECKS.check_lines(lines)
-    assert [one.line_number for one in checked] == [line.number for line in lines]
+    assert [one.line for one in checked] == [line.number for line in lines]
     for one in checked:
         assert isinstance(one, PaidLine) or one.code in errors.LINE_ERRORS or one.code in errors.ERRORS_BY_CODE, one
     refused(lambda: list(read_lines(data.split(b"\n"), "1h")), SvcError)

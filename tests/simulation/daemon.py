@@ -73,7 +73,7 @@ class DaemonLives:
     @property
     def held(self) -> int:
         """Return the number of used slots, or one while it is not running."""
-        return self._started.ground.slots.held if self._started is not None else 1
+        return self._started.ground.slots.held_slots if self._started is not None else 1
 
     async def until_running(self) -> None:
         while self._started is None:  # noqa: ASYNC110 - virtual seconds

@@ -266,8 +266,8 @@ class Promises(JournalPromises):
         if len(set(ids)) != len(ids):
             yield f"is charged twice for a request of {ids}"
         in_quiet = float(str(row["expires_at"])) - 3600 > quiet_from
-        if in_quiet and transcript.closed != "tabs_full" and len(ids) + len(owner.failures) < owner.wanted:
-            yield f"was opened in quiet, and has {ids} of {owner.wanted}; it closed by {transcript.closed}"
+        if in_quiet and transcript.closing_reason != "tabs_full" and len(ids) + len(owner.failures) < owner.wanted:
+            yield f"was opened in quiet, and has {ids} of {owner.wanted}; it closed by {transcript.closing_reason}"
 
     def _items(self, job: str) -> list[object]:
         """Return the texts of the answers of a bundle. An item that did not run counts as right."""

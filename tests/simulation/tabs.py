@@ -143,8 +143,8 @@ class SimulatedOwner(TabOwner):
         if totals.charged_units(100, 200) != welcome.acknowledged:
             self.breaks(f"welcomes with {welcome.acknowledged} units acknowledged, which its owner never did")
         lost = acknowledged[known:]
-        if not set(lost) <= set(welcome.answered):
-            self.breaks(f"lost the answers to {set(lost) - set(welcome.answered)}, which its owner acknowledged")
+        if not set(lost) <= set(welcome.answered_ids):
+            self.breaks(f"lost the answers to {set(lost) - set(welcome.answered_ids)}, which its owner acknowledged")
         self.acknowledged, self.chain, self.totals = acknowledged[:known], chain, totals
         if lost:
             self.acknowledge(*lost)

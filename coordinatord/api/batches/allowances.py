@@ -98,9 +98,7 @@ class LineAllowances:
             if total > checked_balances[owner]:
                 metrics.budget_refusals.labels("balance").inc()
                 refusal = insufficient_balance(owner, one.paid_order.amount, balances[owner])
-                results.append(
-                    LineRecord(one.line_number, one.paid_order.order.job_id, None, refusal.name, refusal.message)
-                )
+                results.append(LineRecord(one.line, one.paid_order.order.job_id, None, refusal.name, refusal.message))
             else:
                 promised[owner] = total
                 results.append(one)

@@ -192,7 +192,7 @@ def _check_against_chain(
         return line.failure_record(fault)
     if body.job_id in posted:
         message = "another line of the file has the same job_id"
-        return LineRecord(line.line_number, body.job_id, None, "duplicate_job_id", message)
+        return LineRecord(line.line, body.job_id, None, "duplicate_job_id", message)
     posted.add(body.job_id)
     return line
 
@@ -214,4 +214,4 @@ def _line_record(line: CheckedLine, relays: Mapping[bytes, int]) -> LineRecord:
     relay_id = relays.get(line.paid_order.order.job_id)
     if relay_id is None:
         return line.failure_record(UNKNOWN_UPLOAD)
-    return LineRecord(line.line_number, line.paid_order.order.job_id, relay_id, None, None)
+    return LineRecord(line.line, line.paid_order.order.job_id, relay_id, None, None)

@@ -27,7 +27,7 @@ INCOMPLETE_LINE_MESSAGE: Final = (
 class PaidLine:
     """Line with a complete submission."""
 
-    line_number: int
+    line: int
     paid_order: PaidOrder
 
     @property
@@ -35,7 +35,7 @@ class PaidLine:
         return self.paid_order.order.owner
 
     def failure_record(self, fault: Fault) -> LineRecord:
-        return LineRecord(self.line_number, self.paid_order.order.job_id, None, fault.line_code, fault.message)
+        return LineRecord(self.line, self.paid_order.order.job_id, None, fault.line_code, fault.message)
 
 
 CheckedLine: TypeAlias = PaidLine | LineRecord

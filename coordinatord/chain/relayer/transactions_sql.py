@@ -40,7 +40,7 @@ async def insert_transactions(connection: Connection, chain_id: int, account: by
         " returning id, nonce",
         chain_id,
         account,
-        *to_columns(txs, "nonce", "target", "calldata", "gas"),
+        *to_columns(txs, "nonce", "target", "calldata", "gas_limit"),
         ["fill" if tx.latest.is_self_transfer else "relay" for tx in txs],
     )
     id_of = {r["nonce"]: r["id"] for r in rows}
@@ -56,7 +56,9 @@ async def add_versions(connection: Connection, versions: Sequence[tuple[int, Sig
         " select * from unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::numeric[], $5::numeric[], $6::boolean[])"
         " on conflict do nothing",
         [tx_id for tx_id, _ in versions],
-        *to_columns([version for _, version in versions], "hash", "raw", "max_fee", "max_tip", "is_self_transfer"),
+        *to_columns(
+            [version for _, version in versions], "hash", "signed_bytes", "max_fee", "max_tip", "is_self_transfer"
+        ),
     )
 
 

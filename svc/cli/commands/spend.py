@@ -35,21 +35,21 @@ _GROUPINGS: Final[dict[str, Callable[[SpendEntry], str]]] = {
 
 @attrs.define
 class _Total:
-    """Sums of one group of jobs. `authorised` is the amount of the running jobs."""
+    """Sums of one group of jobs. `authorised_amount` is the amount of the running jobs."""
 
-    jobs: int = 0
-    paid: int = 0
+    job_count: int = 0
+    paid_amount: int = 0
     free_jobs: int = 0
     running_jobs: int = 0
-    authorised: int = 0
+    authorised_amount: int = 0
 
     def add(self, entry: SpendEntry) -> None:
-        self.jobs += 1
+        self.job_count += 1
         if entry.cost is None:
             self.running_jobs += 1
-            self.authorised += entry.amount
+            self.authorised_amount += entry.amount
         else:
-            self.paid += entry.cost
+            self.paid_amount += entry.cost
             self.free_jobs += entry.cost == 0
 
 
@@ -106,11 +106,11 @@ def _spend_table(by: Sequence[str], rows: list[tuple[tuple[str, ...], _Total]], 
         [
             (
                 *names,
-                str(total.jobs),
+                str(total.job_count),
                 str(total.free_jobs),
                 str(total.running_jobs),
-                format_money(total.paid),
-                format_money(total.authorised),
+                format_money(total.paid_amount),
+                format_money(total.authorised_amount),
             )
             for names, total in rows
         ],
@@ -119,8 +119,13 @@ def _spend_table(by: Sequence[str], rows: list[tuple[tuple[str, ...], _Total]], 
 
 
 def _total_json(by: Sequence[str], names: tuple[str, ...], total: _Total) -> dict[str, Any]:
-    known = {"jobs": total.jobs, "cost_nothing": total.free_jobs, "under_way": total.running_jobs}
-    return {**dict(zip(by, names, strict=True)), **known, "spent": str(total.paid), "authorised": str(total.authorised)}
+    known = {"jobs": total.job_count, "cost_nothing": total.free_jobs, "under_way": total.running_jobs}
+    return {
+        **dict(zip(by, names, strict=True)),
+        **known,
+        "spent": str(total.paid_amount),
+        "authorised": str(total.authorised_amount),
+    }
 
 
 def _spend_csv(entries: Sequence[SpendEntry]) -> str:

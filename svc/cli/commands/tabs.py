@@ -253,7 +253,7 @@ class _Chat:
 
 def reply_cost(file: TabFile, reply: TabReply) -> int:
     """Return the cost of an answer, protocol fee included. The relay charge is added only once per tab."""
-    return quotes.cost_parts(reply.cost, attrs.evolve(file.charges, gas_fee=0)).total
+    return quotes.cost_parts(reply.cost, attrs.evolve(file.fee_terms, gas_fee=0)).total
 
 
 def _reply_json(opened: Tab, reply: TabReply, cost: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ async def highest_price(context: PurchaseContext, requested: AnswerRequest) -> J
         )
 
     try:
-        terms = await context.prices.get_charges(prepare)
+        terms = await context.prices.get_fee_terms(prepare)
     finally:
         context.prices.load.on_ended(offer.provider, claimed=False)  # the offer was only needed for its price
     rates, units = offer.bid.rates, priced.units

@@ -153,7 +153,7 @@ class PageRoutes:
         budgets = [
             {
                 "key": limit.key,
-                "seconds": int(limit.seconds),
+                "seconds": int(limit.period_s),
                 "max_amount": str(limit.max_amount),
                 "used": str(used),
             }

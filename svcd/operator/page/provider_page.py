@@ -69,7 +69,7 @@ class DaemonParts:
     """Parts of the running daemon that the page shows. `model_ids` grows with the catalogue."""
 
     coordinator: MarketReader
-    deployment: AddressBook
+    address_book: AddressBook
     provider_id: int
     slots: Slots
     model_ids: Mapping[str, int]
@@ -177,7 +177,7 @@ class ProviderPage:
             connected=parts is not None,
             problem=self.health.problem,
             claim_holds=self.health.claim_holds or (),
-            granted=None if parts is None else parts.slots.granted,
+            granted=None if parts is None else parts.slots.granted_slots,
             listed=None if market is None else market.listed,
             uptime_s=trio.current_time() - self._started_at,
             models=models,
@@ -189,11 +189,11 @@ class ProviderPage:
             "wallet": hex_of(self.config.wallet.address),
             "coordinator": self.config.coordinator_url,
             "provider_id": None if parts is None else parts.provider_id,
-            "token": None if parts is None else _token_json(parts.deployment),
+            "token": None if parts is None else _token_json(parts.address_book),
             "problem": daemon.problem,
             "idle": [attrs.asdict(reason) for reason in idle_reasons(daemon)],
             "slots": {
-                "held": 0 if parts is None else parts.slots.held,
+                "held": 0 if parts is None else parts.slots.held_slots,
                 "configured": sum(self.config.slots.values()),
                 "granted": daemon.granted,
             },
@@ -216,10 +216,10 @@ class ProviderPage:
                     slots=model.slots,
                     held=parts.slots.held_for(model.name),
                     free=parts.slots.free(model.name),
-                    load=load.latest,
+                    load=load.latest_reading,
                     discount_percent=discount.percent,
                     circuit_open=breaker.is_open,
-                    next_probe_s=breaker.backoff,
+                    next_probe_s=breaker.backoff_s,
                     seconds_since_orders=self.health.seconds_since_orders(model.name),
                 )
             )

@@ -22,7 +22,7 @@ _ADDRESSES: Final = ("base_url", "gateway", "rpc_url", "metrics_url", "provider_
 
 
 def _ports_taken(room: Room) -> None:
-    usual = [port.usual for port in DEFAULTS.wanted_ports]
+    usual = [port.default_port for port in DEFAULTS.wanted_ports]
     with ExitStack() as listeners:
         for number in filter(is_port_free, usual):
             listeners.enter_context(socket.create_server(("127.0.0.1", number)))

@@ -63,7 +63,7 @@ class _Whole(httpx.AsyncByteStream):
 
 def _names(world: World) -> dict[str, str]:
     names = {}
-    for role in {wallet.role for wallet in world.wallets.all}:
+    for role in {wallet.role for wallet in world.wallets.wallets}:
         for number, wallet in enumerate(world.wallets.with_role(role)):
             names[wallet.address.removeprefix("0x")] = f"{role}#{number}"
     return names

@@ -229,7 +229,7 @@ class _BytesOfProcess(SeededBytes):
 def _names(played: Any, ground: Ground, book: AddressBook) -> dict[str, str]:
     names = {job.removeprefix("0x"): f"job#{number}" for job, number in played.told.numbers.items()}
     names |= {batch: f"batch#{number}" for number, batch in enumerate(played.told.batches)}
-    for role in {wallet.role for wallet in ground.wallets.all}:
+    for role in {wallet.role for wallet in ground.wallets.wallets}:
         for number, wallet in enumerate(ground.wallets.with_role(role)):
             names[wallet.address.removeprefix("0x").lower()] = f"{role}#{number}"
     for contract in ("job_registry", "provider_registry", "ask_registry", "paytoken"):

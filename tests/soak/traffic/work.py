@@ -81,7 +81,7 @@ class Work:
         prepared = await self._prepared(buyer, question)
         async with buyer.anywhere() as client:
             amount = int((await client.quote(prepared)).quote.amount)
-            uploaded = await client.files.upload(prepared.sealed_order.sealed.container, "input")
+            uploaded = await client.files.upload(prepared.sealed_order.sealed_container.container, "input")
         body = prepared.submission(amount, await _signed(buyer, prepared, amount), uploaded.svc.cid)
         since = self.timeline.now
         answer = await self._sent(buyer.random.choice(self.ground.base_urls), body)

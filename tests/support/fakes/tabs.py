@@ -241,8 +241,8 @@ class TabTalker(Generic[S]):
                 self.failures[message.id] = message.code
             case TabDelta():
                 chunks = self.chunks.setdefault(message.id, [])
-                assert message.first <= len(chunks)
-                chunks += message.chunks[len(chunks) - message.first :]
+                assert message.first_chunk_index <= len(chunks)
+                chunks += message.chunks[len(chunks) - message.first_chunk_index :]
             case TabClosing():
                 self.closing = message.reason
 

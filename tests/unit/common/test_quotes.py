@@ -90,10 +90,10 @@ def test_settlement_shares_add_up(order, terms, tok):
     except Refused:
         assume(False)
     shares = divide_payment(*order, terms, completion_tok=tok)
-    assert shares.provider + shares.treasury + shares.owner == quoted.amount
-    assert 1 <= shares.provider <= quoted.cap
-    assert terms.gas_fee <= shares.treasury <= quoted.fee + terms.gas_fee
-    assert shares.owner >= 0
+    assert shares.provider_amount + shares.treasury_amount + shares.refund == quoted.amount
+    assert 1 <= shares.provider_amount <= quoted.cap
+    assert terms.gas_fee <= shares.treasury_amount <= quoted.fee + terms.gas_fee
+    assert shares.refund >= 0
 
 
 def test_the_greatest_amount_is_far_inside_a_uint256():

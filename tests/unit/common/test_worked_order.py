@@ -111,7 +111,7 @@ def test_amount_is_shared_out(one: Case) -> None:
     assert quote(*priced, terms).amount == int(one["amount"])
     shares = divide_payment(*priced, terms, completion_tok=int(one["completion_tok"]))
     told = [int(one[name]) for name in ("cost", "treasury", "refund")]
-    assert [shares.provider, shares.treasury, shares.owner] == told
+    assert [shares.provider_amount, shares.treasury_amount, shares.refund] == told
 
 
 def test_result_is_sealed_and_settled(one: Case) -> None:

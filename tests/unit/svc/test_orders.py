@@ -118,7 +118,9 @@ async def test_named_provider_gets_orders_sealed_to_its_key(coordinator: FakeCoo
     prepared = await coordinator.client().prepare("demo/text", "hello", provider=7, rate_in="5")
     assert (prepared.terms.designated, prepared.terms.rates.rate_in, prepared.terms.rates.rate_out) == (7, 5, 0)
     assert JOBS not in coordinator.routes()
-    assert open_with_secret(BOX_SECRET, 31337, REGISTRY, WALLET.address, prepared.sealed_order.sealed.container)
+    assert open_with_secret(
+        BOX_SECRET, 31337, REGISTRY, WALLET.address, prepared.sealed_order.sealed_container.container
+    )
 
 
 async def test_provider_without_a_key_is_refused(coordinator: FakeCoordinator) -> None:
@@ -139,7 +141,7 @@ async def test_unlisted_parameter_is_warned_of_and_sent(coordinator: FakeCoordin
     coordinator.tell("GET /v1/models/demo/text", Answer(200, MODEL | listed))
     with pytest.warns(UnlistedParameter, match="top_k"):
         prepared = await coordinator.client().prepare("demo/text", {"input": "x", "top_k": 3})
-    assert prepared.unlisted == ("top_k",)
+    assert prepared.unlisted_parameters == ("top_k",)
 
 
 async def test_changed_gas_fee_is_signed_again(coordinator: FakeCoordinator) -> None:

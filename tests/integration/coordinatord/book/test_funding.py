@@ -40,7 +40,7 @@ async def in_index(stage: Stage, chain: SigningNode) -> None:
 
 
 async def transfer(stage: Stage, chain: SigningNode, sender: str, to: str, amount: int) -> None:
-    addresses = {wallet.address.lower(): wallet.address for wallet in stage.world.wallets.all}
+    addresses = {wallet.address.lower(): wallet.address for wallet in stage.world.wallets.wallets}
     token = contract_at(chain, "DevToken", stage.world.market.token)
     await chain.send(token, addresses[sender], "transfer", addresses[to], amount)
     await in_index(stage, chain)
@@ -48,7 +48,7 @@ async def transfer(stage: Stage, chain: SigningNode, sender: str, to: str, amoun
 
 async def balance_of(stage: Stage, chain: SigningNode, address: str) -> int:
     token = contract_at(chain, "DevToken", stage.world.market.token)
-    addresses = {wallet.address.lower(): wallet.address for wallet in stage.world.wallets.all}
+    addresses = {wallet.address.lower(): wallet.address for wallet in stage.world.wallets.wallets}
     balance: int = await token.functions.balanceOf(addresses[address]).call()
     return balance
 
@@ -58,7 +58,7 @@ async def cancel_authorization(stage: Stage, chain: SigningNode, wallet: Wallet,
     separator = stage.ground.domains.token.separator
     signature = wallet.sign(digest(separator, keccak256(_CANCEL_TYPE + bytes(12) + wallet.address + nonce)))
     token = contract_at(chain, "DevToken", stage.world.market.token)
-    owner = next(w.address for w in stage.world.wallets.all if w.address.lower() == "0x" + wallet.address.hex())
+    owner = next(w.address for w in stage.world.wallets.wallets if w.address.lower() == "0x" + wallet.address.hex())
     parts = (signature[64], signature[:32], signature[32:64])
     await chain.send(token, stage.world.wallets.admin.address, "cancelAuthorization", owner, nonce, *parts)
     await in_index(stage, chain)

@@ -37,10 +37,10 @@ async def test_failover_follows_the_page(asynchronous: Pair, tmp_path: Path) -> 
         {
             "PATH": f"{find_binaries()}:{os.environ['PATH']}",
             "AS_POSTGRES": str(_as_postgres(tmp_path, pair.primary.child.program.run_as)),
-            "STANDBY_DATA": str(pair.standby.data),
+            "STANDBY_DATA": str(pair.standby.data_directory),
             "STANDBY_URL": pair.standby.url("postgres"),
             "FORMER_URL": pair.primary.url("postgres"),
-            "FORMER_DATA": str(pair.primary.data),
+            "FORMER_DATA": str(pair.primary.data_directory),
         },
     )
 

@@ -119,7 +119,7 @@ async def delegate(chain: SigningNode, world: World, client: Party, code: str) -
             "address": bytes.fromhex(code[2:]),
             "nonce": await web3.eth.get_transaction_count(owner),
         },
-        next(w.private_key for w in world.wallets.all if w.address == owner),
+        next(w.private_key for w in world.wallets.wallets if w.address == owner),
     )
     transaction: dict[str, Any] = {
         "type": 4,

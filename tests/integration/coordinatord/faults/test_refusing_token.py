@@ -58,7 +58,7 @@ async def blacklisted(world: World, owner: Party) -> AsyncIterator[None]:
 
 
 def checksummed(world: World, party: Party) -> str:
-    return next(w.address for w in world.wallets.all if w.address.lower() == party.address)
+    return next(w.address for w in world.wallets.wallets if w.address.lower() == party.address)
 
 
 async def issuer(world: World, method: str, *arguments: object) -> None:

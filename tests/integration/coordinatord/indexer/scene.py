@@ -128,6 +128,6 @@ def follower_of(source: NodeSource, world: World, journal_blocks: int) -> IndexF
 async def open_scene(world: World, connection: Connection) -> AsyncIterator[Scene]:
     async with connect_to_chain(world.anvil.rpc_url) as chain, open_rpc(world.anvil.rpc_url) as rpc:
         accounts = await chain.web3.eth.accounts
-        moves = Moves(chain, world, random.Random(7), newcomers=list(accounts[len(world.wallets.all) :]))  # noqa: S311 - moves, not keys
+        moves = Moves(chain, world, random.Random(7), newcomers=list(accounts[len(world.wallets.wallets) :]))  # noqa: S311 - moves, not keys
         source = NodeSource(rpc, LogDecoder(address_book(world)))
         yield Scene(world, moves, source, connection, follower_of(source, world, JOURNAL_BLOCKS))

@@ -119,7 +119,7 @@ async def test_tab_in_the_mailbox_survives_kill_9(scene: Scene) -> None:
             process.wait()
         with scene.daemon() as process:
             welcome = await owner.connect()
-            assert (welcome.acknowledged, welcome.answered) == (owner.charged, (2,))
+            assert (welcome.acknowledged, welcome.answered_ids) == (owner.charged, (2,))
             owner.acknowledge(2)
             await owner.ask(3, "third")
             owner.send(TabClose())
@@ -127,7 +127,7 @@ async def test_tab_in_the_mailbox_survives_kill_9(scene: Scene) -> None:
             assert row["status"] == "completed", scene.log
             transcript = owner.checked((await scene.opened(row)).output, int(row["svc"]["completion_tok"]))
             assert [exchange.id for exchange in transcript.exchanges] == [1, 2, 3]
-            assert transcript.closed == "close"
+            assert transcript.closing_reason == "close"
             assert scene.runs == [f"{owner.job}-{number}" for number in (1, 2, 3)]
             assert await terminated(process) == 0
 
@@ -155,4 +155,6 @@ async def test_tab_over_the_direct_endpoint(scene: Scene) -> None:
                     await owner.ask(number, f"word {number}")
                 owner.send(TabClose())
                 row = await scene.ended(owner.job)
-        assert owner.checked((await scene.opened(row)).output, int(row["svc"]["completion_tok"])).closed == "close"
+        assert (
+            owner.checked((await scene.opened(row)).output, int(row["svc"]["completion_tok"])).closing_reason == "close"
+        )

@@ -24,7 +24,7 @@ def check(submitter: Submitter) -> Callable[[Body | bytes | None], PaidLine | Li
     def one(line: Body | bytes | None) -> PaidLine | LineRecord:
         text = json.dumps(line).encode() if isinstance(line, dict) else line
         (checked,) = checks.check_lines([InputLine(7, text)])
-        assert checked.line_number == 7
+        assert checked.line == 7
         return checked
 
     return one
@@ -167,4 +167,4 @@ ANYTHING = st.recursive(
 def test_arbitrary_line_is_skipped_without_a_fault(check: Check, submitter: Submitter, data: st.DataObject) -> None:
     line = submitter.line()
     changed = data.draw(st.dictionaries(st.sampled_from([*line, "url"]), ANYTHING, min_size=1, max_size=3))
-    assert check({**line, **changed}).line_number == 7
+    assert check({**line, **changed}).line == 7

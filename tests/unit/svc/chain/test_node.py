@@ -73,7 +73,7 @@ async def test_node_that_does_not_answer_may_do_so_later() -> None:
 @pytest.mark.parametrize("data", ["0x", "0x01", "0x" + "ff" * 32])
 async def test_address_without_a_contract_is_a_failure(data: str) -> None:
     chain = answering(httpx.Response(200, json={"result": data}))
-    chain._block = 1
+    chain._snapshot_block = 1
     with pytest.raises(NodeFailed):
         await facts.read_provider(chain, TOLD.provider_registry, 7)
     with pytest.raises(NodeFailed):
@@ -108,7 +108,7 @@ async def test_log_of_another_event_is_rejected() -> None:
         (log | place, "malformed transactionHash: it must be hex of 32 bytes"),
     ):
         chain = answering(httpx.Response(200, json={"result": [told]}))
-        chain._block = 9
+        chain._snapshot_block = 9
         with pytest.raises(NodeFailed, match=complaint):
             await facts.find_claimer(chain, TOLD.job_registry, job, 0)
 

@@ -17,7 +17,7 @@ def test_text_is_wrapped_and_shaped() -> None:
 def test_named_provider_is_probed_for() -> None:
     shaped = price_request(OrderRequest("m", {"max_tokens": 5, "top_k": 1}, "async", provider=9), MODEL)
     assert candidates_request_body(shaped)["designated"] == 9
-    assert shaped.unlisted == ("top_k",)
+    assert shaped.unlisted_parameters == ("top_k",)
 
 
 def test_embeddings_pay_for_no_output() -> None:

@@ -226,9 +226,9 @@ async def test_hedge_buys_a_second_answer_where_it_is_set(market: ServedMarket, 
 async def test_raised_price_is_paid_within_the_limits(market: ServedMarket, tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
         await caller.post(CHAT, HELLO)
-        known = caller.served.context.prices._charges
+        known = caller.served.context.prices._fee_terms
         assert known is not None
-        caller.served.context.prices._charges = type(known)(known.fee_bps, 1)  # the charges as known an hour ago
+        caller.served.context.prices._fee_terms = type(known)(known.fee_bps, 1)  # the charges as known an hour ago
         market.refuse = None
         heard = await caller.post(CHAT, HELLO)
     assert heard.status == 200
@@ -303,7 +303,7 @@ async def test_restart_finds_a_running_job_and_serves_its_result(market: ServedM
     async with market.served(tmp_path) as caller, anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: caller.post(CHAT, HELLO, gone=gone))
         await until(lambda: bool(market.jobs))
-        caller.served.context.stopping = True
+        caller.served.context.is_stopping = True
         gone.set()
     (job,) = market.jobs.values()
     job.steps[:] = ["in_progress", "completed"]

@@ -46,21 +46,21 @@ def test_jobs_that_end_while_it_is_open_do_not_close_it(opened: Breaker) -> None
 
 
 def test_one_fault_after_recovery_reopens_for_longer(opened: Breaker) -> None:
-    first = opened.backoff
+    first = opened.backoff_s
     opened.record_probe(is_up=True)
     assert not opened.is_open
     opened.record_failure(backend_fault=True)
     assert opened.is_open
-    assert opened.backoff == 2 * first
+    assert opened.backoff_s == 2 * first
 
 
 def test_a_success_after_a_good_look_forgets_the_waits(opened: Breaker) -> None:
-    first = opened.backoff
+    first = opened.backoff_s
     opened.record_probe(is_up=True)
     opened.record_success()
     opened.record_failure(backend_fault=True)
     assert not opened.is_open
-    assert opened.backoff == first
+    assert opened.backoff_s == first
 
 
 class Looks:

@@ -26,7 +26,7 @@ def test_job_that_the_chain_holds_takes_a_slot_that_is_not_there() -> None:
     slots = Slots({"x": 1})
     for job in (A, B):
         assert slots.take_unchecked("gone", job) is not None
-    assert (slots.held, slots.free("x")) == (2, 0)
+    assert (slots.held_slots, slots.free("x")) == (2, 0)
 
 
 @pytest.mark.trio
@@ -37,7 +37,7 @@ async def test_slot_returned_twice_counts_once() -> None:
     assert second is not None
     first.release()
     first.release()
-    assert (slots.held, slots.held_for("x")) == (1, 1)
+    assert (slots.held_slots, slots.held_for("x")) == (1, 1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(slots.wait_empty)
         await trio.testing.wait_all_tasks_blocked()

@@ -325,11 +325,11 @@ async def test_step_of_a_job_is_its_state_at_once(tmp_path: Path) -> None:
 async def test_owner_is_known_by_how_its_jobs_ended(tmp_path: Path) -> None:
     paid = a_job()
     async with opened(tmp_path) as journal:
-        assert (await journal.read_owner_record(paid.owner)).settled == 0
+        assert (await journal.read_owner_record(paid.owner)).settled_jobs == 0
         await journal.record_claiming(paid, "m")
         await journal.record_end(paid.job_id, "settled")
-        assert (await journal.read_owner_record(paid.owner)).settled == 1
-        assert (await journal.read_owner_record(b"\x0e" * 20)).settled == 0
+        assert (await journal.read_owner_record(paid.owner)).settled_jobs == 1
+        assert (await journal.read_owner_record(b"\x0e" * 20)).settled_jobs == 0
 
 
 async def test_number_that_was_noted_only_grows_and_is_0_before(tmp_path: Path) -> None:

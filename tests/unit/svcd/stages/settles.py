@@ -170,7 +170,7 @@ class Channel:
     async def send(self, due: float, sealed: SealedJob) -> None:
         way = "to settle" if sealed.result_cid else "to upload"
         seconds = due - self.world.began
-        self.world.ends.append((way, seconds, sealed.held, sealed.completion_tok, sealed.result_cid))
+        self.world.ends.append((way, seconds, sealed.claimed_job, sealed.completion_tok, sealed.result_cid))
 
 
 @attrs.frozen
@@ -215,4 +215,4 @@ def held(*, sla_secs: float = SLA, window_ends_at: float = SLA, ahead: bool = Fa
 
 
 def sealed(job: ClaimedJob, **changed: Any) -> SealedJob:
-    return SealedJob(job, 5, 6, **({"result": b"result", "started": 3.0} | changed))
+    return SealedJob(job, 5, 6, **({"result": b"result", "started_at": 3.0} | changed))

@@ -201,14 +201,14 @@ async def test_silent_coordinator_bounds_the_stake(autojump_clock: MockClock, ma
     ("record", "most"),
     [
         (OwnerRecord(), 0),
-        (OwnerRecord(settled=4), 0),
-        (OwnerRecord(settled=5), 800),
-        (OwnerRecord(settled=50, unpaid=1, settled_since_unpaid=4), 0),
-        (OwnerRecord(settled=50, unpaid=1, settled_since_unpaid=5), 800),
-        (OwnerRecord(settled=50, unpaid=3, settled_since_unpaid=5), 200),
-        (OwnerRecord(settled=50, unpaid=3, settled_since_unpaid=10), 400),
-        (OwnerRecord(settled=50, unpaid=3, settled_since_unpaid=40), 800),
-        (OwnerRecord(settled=50, unpaid=30, settled_since_unpaid=5), 0),
+        (OwnerRecord(settled_jobs=4), 0),
+        (OwnerRecord(settled_jobs=5), 800),
+        (OwnerRecord(settled_jobs=50, unpaid_jobs=1, settled_jobs_since_unpaid=4), 0),
+        (OwnerRecord(settled_jobs=50, unpaid_jobs=1, settled_jobs_since_unpaid=5), 800),
+        (OwnerRecord(settled_jobs=50, unpaid_jobs=3, settled_jobs_since_unpaid=5), 200),
+        (OwnerRecord(settled_jobs=50, unpaid_jobs=3, settled_jobs_since_unpaid=10), 400),
+        (OwnerRecord(settled_jobs=50, unpaid_jobs=3, settled_jobs_since_unpaid=40), 800),
+        (OwnerRecord(settled_jobs=50, unpaid_jobs=30, settled_jobs_since_unpaid=5), 0),
     ],
 )
 async def test_trust_is_earned_halved_and_earned_again(record: OwnerRecord, most: int) -> None:
@@ -224,10 +224,12 @@ async def test_minimal_payer_costs_only_a_few_jobs() -> None:
     for _ in range(1_000):
         while not max_amount_for(record, table) and paid < 100_000:
             record = attrs.evolve(
-                record, settled=record.settled + 1, settled_since_unpaid=record.settled_since_unpaid + 1
+                record,
+                settled_jobs=record.settled_jobs + 1,
+                settled_jobs_since_unpaid=record.settled_jobs_since_unpaid + 1,
             )
             paid += 1
         most = max_amount_for(record, table)
         lost += most
-        record = attrs.evolve(record, unpaid=record.unpaid + 1, settled_since_unpaid=0)
+        record = attrs.evolve(record, unpaid_jobs=record.unpaid_jobs + 1, settled_jobs_since_unpaid=0)
     assert lost < 3 * 1_000_000 + paid

@@ -317,14 +317,14 @@ async def test_job_run_ahead_is_opened_before_its_claim(autojump_clock: MockCloc
     assert await told_of(world, pending=True) == [("claiming", "m"), ("to open", SLA, ahead), ("claimed",)]
     assert [(how, until) for how, _, until in world.sent] == [("store", 90.0), ("run", 90.0)]
     assert world.sent[0][1] == world.sent[1][1]
-    assert (ahead.confirmed, over) == (True, ["over"])
+    assert (ahead.is_confirmed, over) == (True, ["over"])
 
 
 async def test_job_run_ahead_whose_claim_is_refused_is_refused_with_it(autojump_clock: MockClock) -> None:
     ahead, over = permit()
     world = World([OpStored(), STALE_OP], permits=ahead)
     assert await told_of(world) == [("claiming", "m"), ("to open", SLA, ahead), ("stale",), ("paused", "m")]
-    assert (ahead.confirmed, ahead.is_decided, over) == (False, True, ["over"])
+    assert (ahead.is_confirmed, ahead.is_decided, over) == (False, True, ["over"])
     assert ahead._refusal == "StaleOp"
 
 
@@ -339,7 +339,7 @@ async def test_job_run_ahead_without_a_known_end_stays_at_stake(autojump_clock: 
 async def test_job_run_ahead_may_have_ended_through_us(row: tuple[JobState, int], autojump_clock: MockClock) -> None:
     ahead, _ = permit()
     await claimer(world := World([OpStored(), AWAY], [row], permits=ahead))._claim(world.offer())
-    assert ahead.confirmed
+    assert ahead.is_confirmed
 
 
 async def test_coordinator_that_cannot_store_a_claim_tells_its_end(autojump_clock: MockClock) -> None:
@@ -396,7 +396,7 @@ async def test_job_found_has_the_window_of_its_newest_claim(
     world = World(rows=[(state, US)], claimed_at=70)
     job = world.held()
     await trio.sleep(100)
-    assert (await world.lookup().look_up(job)).held.window_ends_at == world.began + begins + SLA
+    assert (await world.lookup().look_up(job)).claimed_job.window_ends_at == world.began + begins + SLA
 
 
 @pytest.mark.parametrize("row", [(CLAIMED, US), (SETTLED, ANOTHER), None, "away"])
@@ -406,7 +406,7 @@ async def test_job_keeps_its_window_without_a_later_claim(
     world = World(rows=[row])
     job = world.held()
     await trio.sleep(100)
-    assert (await world.lookup().look_up(job)).held is job
+    assert (await world.lookup().look_up(job)).claimed_job is job
 
 
 @pytest.mark.parametrize("confirmed", [True, False])
@@ -416,7 +416,9 @@ async def test_job_run_ahead_gets_no_window_before_its_claim(autojump_clock: Moc
     if confirmed:
         ahead.confirm()
     await trio.sleep(100)
-    assert (await world.lookup().look_up(job)).held.window_ends_at == world.began + SLA + (100 if confirmed else 0)
+    assert (await world.lookup().look_up(job)).claimed_job.window_ends_at == world.began + SLA + (
+        100 if confirmed else 0
+    )
 
 
 @pytest.mark.parametrize("row", [(SETTLED, US), (CANCELLED, US)])

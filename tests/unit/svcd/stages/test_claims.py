@@ -38,7 +38,7 @@ async def test_claim_refused_without_fault_is_retried(
     job = market.post()
     async with start(models=(MODEL,)) as running:
         await trio.sleep(60)
-        assert running.ground.slots.held == 0
+        assert running.ground.slots.held_slots == 0
         assert running.entry(job)[0] == "settled"
     assert market.calls.count("claim") == 2
 
@@ -125,9 +125,9 @@ async def test_no_slot_is_lost_when_stopped_with_busy_claimers(
         job = f"0x{n:064x}"
         market.jobs[job] = {**template, "job_id": job}
     async with start(models=(model_for("demo/text", {"text"}, slots=600),)) as running:
-        await running.until(lambda: running.ground.slots.held > 512)
+        await running.until(lambda: running.ground.slots.held_slots > 512)
         running.drain.begin()
-        await running.until(lambda: running.ground.slots.held == 256)  # pending claims
+        await running.until(lambda: running.ground.slots.held_slots == 256)  # pending claims
 
 
 async def test_settled_job_in_a_lagging_book_is_not_reclaimed(
@@ -140,7 +140,7 @@ async def test_settled_job_in_a_lagging_book_is_not_reclaimed(
         market.always["poll"] = instead(answer(200, {"jobs": [offered], "as_of_block": "1"}))
         await trio.sleep(60)
         assert running.entry(job) == ("settled", None)
-        assert running.ground.slots.held == 0
+        assert running.ground.slots.held_slots == 0
     async with start(models=(MODEL,)) as running:  # and not after a restart
         await trio.sleep(60)
         assert running.entry(job) == ("settled", None)

@@ -80,7 +80,7 @@ async def test_foreign_errors_end_neither_daemon_nor_task(
             errors.enabled = False
             for _ in range(4):
                 assert await running.end_of(market.post()) == ("settled", None)
-            assert one.ground.slots.held == 0
+            assert one.ground.slots.held_slots == 0
             running_tasks = {task for task, starts in started_tasks.items() if starts > ended_tasks[task]}
     silent = [key for key, error in errors.raised.items() if error not in logged | errors.in_libraries]
     assert silent == []

@@ -266,7 +266,7 @@ async def test_job_ends_with_its_reason_and_its_slot_is_free(
     job = case.prepare(market)
     async with start(backend=Backend(case.backend), **case.configured) as running:
         assert await running.end_of(job) == ("failed" if case.fails else "given_up", case.reason)
-        assert running.ground.slots.held == 0
+        assert running.ground.slots.held_slots == 0
     assert count("svcd_jobs_failed_total", reason=case.reason) == counted + 1
     row = market.jobs[job]
     assert (row["state"], row["ended_because"]) == ((3, 3) if case.fails else (1, 0))

@@ -21,7 +21,7 @@ async def test_designated_job_is_claimed_opened_run_sealed_and_settled(
     job = market.post()
     async with start() as running:
         assert await running.end_of(job) == ("settled", None)
-        assert running.ground.slots.held == 0
+        assert running.ground.slots.held_slots == 0
     assert running.opened(job).output == {"input": "sealed jobs"}
     assert market.jobs[job]["completion_tok"] == "10"
     assert count("svcd_jobs_settled_total") == settled + 1
@@ -101,7 +101,7 @@ async def test_held_jobs_never_exceed_the_slots(autojump_clock: MockClock, marke
 
     async def slow(work: ModelWork) -> WorkOutput:
         nonlocal most
-        most = max(most, running.ground.slots.held)
+        most = max(most, running.ground.slots.held_slots)
         await trio.sleep(5)
         return WorkOutput(work.input, 1)
 

@@ -44,7 +44,7 @@ async def test_receiver_that_is_cancelled_takes_nothing_with_it() -> None:
 @pytest.mark.parametrize("off", [-900.0, 900.0])
 async def test_skip_lasts_as_long_despite_a_clock_error(off: float, autojump_clock: MockClock) -> None:
     wrong = off
-    exclusions = Exclusions(Clock(local_time=lambda: 1_000_000 + trio.current_time() + wrong))
+    exclusions = Exclusions(Clock(local_clock=lambda: 1_000_000 + trio.current_time() + wrong))
     exclusions.exclude_briefly(b"job")
     wrong = 0.0
     await trio.sleep(29)

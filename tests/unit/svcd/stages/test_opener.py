@@ -83,7 +83,7 @@ class World:
         return PayloadOpener(
             deployment=BOOK,
             provider_id=US,
-            box=box or self.market.box,
+            box_secret=box or self.market.box,
             models=models,
             spool_directory=folder,
             max_container_bytes=1 << 20,
@@ -211,7 +211,7 @@ async def test_payload_becomes_work_that_names_its_order(
     await world.opener(tmp_path).step(held)
     [(due, opened)] = world.ran
     work, job = opened.work, held.job
-    assert (due, opened.held, opened.result_key) == (SLA, held, world.market.result_key.public)
+    assert (due, opened.claimed_job, opened.result_key) == (SLA, held, world.market.result_key.public)
     assert (work.job_id, work.model, work.modality, work.input) == (job.job_id, "demo/text", "text", {"input": "hello"})
     assert (work.units_in, work.units_out, work.deadline) == (job.units_in, job.units_out, world.began + ENDS)
     assert (world.fetched_until, world.fetch_took) == ([270.0], [5.0])
@@ -228,17 +228,17 @@ async def test_opening_continues_until_the_run_must_start(tmp_path: Path, autoju
     assert world.fetched_until == [1.0]
     late = World()
     failure = await failure_of(late, late.opener(tmp_path), late.held(window_ends_at=MARGIN))
-    again = await failure_of(late, late.opener(tmp_path), late.held(window_ends_at=MARGIN, recovered=True))
+    again = await failure_of(late, late.opener(tmp_path), late.held(window_ends_at=MARGIN, is_recovered=True))
     assert (failure.reason, again.reason, late.fetched_until) == ("deadline_wait", "claim_expired", [])
 
 
 async def test_stored_answers_are_opened_in_half_of_the_margin(tmp_path: Path, autojump_clock: MockClock) -> None:
     world = World(items={0: b"answer"})
-    await world.opener(tmp_path).step(world.held(window_ends_at=MARGIN, recovered=True))
+    await world.opener(tmp_path).step(world.held(window_ends_at=MARGIN, is_recovered=True))
     [(_, opened)] = world.ran
     assert (world.fetched_until, opened.work.deadline) == ([MARGIN / 2], world.began)
     late = World(items={0: b"answer"})
-    failure = await failure_of(late, late.opener(tmp_path), late.held(window_ends_at=MARGIN / 2, recovered=True))
+    failure = await failure_of(late, late.opener(tmp_path), late.held(window_ends_at=MARGIN / 2, is_recovered=True))
     assert (failure.reason, late.fetched_until) == ("claim_expired", [])
 
 
@@ -329,7 +329,7 @@ async def test_key_sealed_to_another_box_opens_nothing(tmp_path: Path, autojump_
 
 async def test_designated_job_without_our_box_key_cannot_be_opened(tmp_path: Path, autojump_clock: MockClock) -> None:
     world = World()
-    opener = attrs.evolve(world.opener(tmp_path), box=None)
+    opener = attrs.evolve(world.opener(tmp_path), box_secret=None)
     assert (await failure_of(world, opener, world.held())).reason == "no_cipher"
 
 

@@ -152,7 +152,7 @@ async def test_claim_mined_late_is_taken_on(autojump_clock: MockClock, market: M
     market.always["claim"] = unreached()
     job = market.post(expires_at=str(START + 6))  # offered once
     async with start() as running:
-        await running.until(lambda: running.entry(job)[0] == "claiming" and running.ground.slots.held == 0)
+        await running.until(lambda: running.entry(job)[0] == "claiming" and running.ground.slots.held_slots == 0)
         market.claim(job)
         assert await running.end_of(job) == ("settled", None)
 
@@ -206,7 +206,7 @@ async def test_job_that_ends_during_a_look_up_counts_once(
     market.always["claim"] = unreached()
     unanswered = market.post(expires_at=str(START + 6))
     async with start(backend=Backend(half_a_minute)) as running:
-        await running.until(lambda: running.entry(unanswered)[0] == "claiming" and not running.ground.slots.held)
+        await running.until(lambda: running.entry(unanswered)[0] == "claiming" and not running.ground.slots.held_slots)
         del market.always["claim"]
         market.always["job"] = slowly
         settled = count("svcd_jobs_settled_total")

@@ -51,7 +51,7 @@ async def test_tab_runs_requests_and_settles_once(
     owner.post()
     async with start(backend=Backend(echo), mailbox=owner.mailbox) as running:
         welcome = await owner.connect()
-        assert (welcome.parallel, welcome.number, welcome.answered) == (4, 0, ())
+        assert (welcome.max_parallel, welcome.voucher_number, welcome.answered_ids) == (4, 0, ())
         for number in range(1, 6):
             assert await owner.ask(number, f"word {number}") == f"word {number}"
         began = trio.current_time()
@@ -59,7 +59,7 @@ async def test_tab_runs_requests_and_settles_once(
         assert 60 <= trio.current_time() - began < 80
         transcript = settled(running, owner)
         assert [exchange.output for exchange in transcript.exchanges] == [f"word {n}" for n in range(1, 6)]
-        assert (transcript.closed, transcript.acknowledged_units) == ("idle", 5 * 10 + 5 * 9 // 2 + 1)
+        assert (transcript.closing_reason, transcript.acknowledged_units) == ("idle", 5 * 10 + 5 * 9 // 2 + 1)
     assert market.calls.count("settle") == 1
 
 
@@ -87,7 +87,7 @@ async def test_restart_repeats_no_answered_request_and_keeps_acks(
     second = Backend(echo)
     async with start(backend=second, mailbox=owner.mailbox) as running:
         welcome = await owner.connect()
-        assert (welcome.number, welcome.acknowledged, welcome.answered) == (2, owner.charged, (2,))
+        assert (welcome.voucher_number, welcome.acknowledged, welcome.answered_ids) == (2, owner.charged, (2,))
         owner.acknowledge(2)
         owner.request(3, text(3))
         await owner.until_answered(3)
@@ -103,13 +103,13 @@ async def test_tab_whose_delegation_expired_in_a_restart_is_settled(
     owner.delegated_until = START + 60
     owner.post()
     async with start(backend=Backend(echo), mailbox=owner.mailbox):
-        assert (await owner.connect()).seconds < 60
+        assert (await owner.connect()).seconds_left < 60
         await owner.ask(1)
         await trio.sleep(1)
     await trio.sleep(60)
     async with start(backend=Backend(echo), mailbox=owner.mailbox) as running:
         assert await running.end_of(owner.job) == ("settled", None)
-        assert (settled(running, owner).closed, settled(running, owner).acknowledged_units) == ("deadline", 15)
+        assert (settled(running, owner).closing_reason, settled(running, owner).acknowledged_units) == ("deadline", 15)
 
 
 async def test_restart_in_the_margin_settles_acknowledged_answers(
@@ -123,7 +123,7 @@ async def test_restart_in_the_margin_settles_acknowledged_answers(
     await trio.sleep(575)  # the window is 600 seconds and the margin 30
     async with start(backend=Backend(echo), mailbox=owner.mailbox) as running:
         assert await running.end_of(owner.job) == ("settled", None)
-        assert (settled(running, owner).closed, settled(running, owner).acknowledged_units) == ("deadline", 15)
+        assert (settled(running, owner).closing_reason, settled(running, owner).acknowledged_units) == ("deadline", 15)
 
 
 async def test_unanswered_request_is_joined_on_a_new_channel(
@@ -311,7 +311,7 @@ async def test_tab_settles_in_time_with_what_was_acknowledged(
     owner.post()
     async with start(backend=Backend(act), mailbox=owner.mailbox) as running:
         welcome = await owner.connect()
-        assert 560 <= welcome.seconds <= 568
+        assert 560 <= welcome.seconds_left <= 568
         await owner.ask(1)
         owner.request(2, text(2))
         if way == "close":
@@ -321,7 +321,7 @@ async def test_tab_settles_in_time_with_what_was_acknowledged(
         while owner.closing is None:
             await owner.receive()
         assert await running.end_of(owner.job) == ("settled", None)
-        assert settled(running, owner).closed == way == owner.closing
+        assert settled(running, owner).closing_reason == way == owner.closing
         assert [exchange.id for exchange in settled(running, owner).exchanges] == [1]
 
 
@@ -369,7 +369,7 @@ async def test_unexpected_error_settles_acknowledged_answers(
         assert await running.end_of(owner.job) == ("settled", None)
         transcript = settled(running, owner)
         assert [exchange.id for exchange in transcript.exchanges] == [1]
-        assert (transcript.closed, transcript.acknowledged_units) == ("internal_error", 15)
+        assert (transcript.closing_reason, transcript.acknowledged_units) == ("internal_error", 15)
     assert market.calls.count("settle") == 1
 
 
@@ -413,14 +413,14 @@ async def test_cap_and_large_answers_close_a_tab(
         await small.connect()
         await small.ask(1, "word 1")
         assert await running.end_of(small.job) == ("settled", None)
-        assert (settled(running, small).closed, small.charged) == ("cap", 55)
+        assert (settled(running, small).closing_reason, small.charged) == ("cap", 55)
     big.post()
     async with start(backend=Backend(large), mailbox=mailbox) as running:
         await big.connect()
         for number in range(1, 11):
             await big.ask(number)
         assert await running.end_of(big.job) == ("settled", None)
-        assert settled(running, big).closed == "full"
+        assert settled(running, big).closing_reason == "full"
 
 
 @pytest.mark.parametrize("output", ["x" * (1 << 20), "," * (1 << 17)], ids=["bytes", "values"])
@@ -439,7 +439,7 @@ async def test_streams_of_too_large_answers_close_a_tab(
             await owner.until_answered(number)
         assert owner.failures == dict.fromkeys(range(1, 9), "answer_too_large")
         assert await running.end_of(owner.job) == ("settled", None)
-        assert settled(running, owner).closed == "failures"
+        assert settled(running, owner).closing_reason == "failures"
 
 
 async def test_commas_of_all_answers_fill_a_tab(
@@ -455,7 +455,7 @@ async def test_commas_of_all_answers_fill_a_tab(
         await owner.ask(1)
         await owner.ask(2)
         assert await running.end_of(owner.job) == ("settled", None)
-        assert settled(running, owner).closed == "full"
+        assert settled(running, owner).closing_reason == "full"
 
 
 async def test_open_inputs_are_bounded_by_their_memory(
@@ -493,7 +493,7 @@ async def test_one_wallet_leaves_slots_and_turns_for_single_jobs(
             owner.post()
         await running.until(lambda: len(market.results) == 4)
         refused = [owner for owner in owners if owner.job in market.results]
-        assert {settled(running, owner).closed for owner in refused} == {"tabs_full"}
+        assert {settled(running, owner).closing_reason for owner in refused} == {"tabs_full"}
         tabs = [owner for owner in owners if owner not in refused]
         for owner in tabs:
             await owner.connect()
