@@ -25,10 +25,10 @@ from devnet.settings import DEFAULTS, DevnetSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_FILE: Final = click.Path(path_type=Path, dir_okay=False)
-_PORT: Final = click.IntRange(1, 65_535)
-_AMOUNT: Final = click.IntRange(0, 10**12)
-_STATE_DIR: Final = click.option(
+_FILE_TYPE: Final = click.Path(path_type=Path, dir_okay=False)
+_PORT_TYPE: Final = click.IntRange(1, 65_535)
+_AMOUNT_TYPE: Final = click.IntRange(0, 10**12)
+_STATE_DIR_OPTION: Final = click.option(
     "--state-dir", type=click.Path(path_type=Path), default=DEFAULTS.state_dir, help="Folder of the market's state."
 )
 
@@ -53,7 +53,7 @@ def devnet() -> None:
 def _market_options(command: F) -> F:
     """Add the command-line options of `devnet up` and `devnet demo`."""
     options = [
-        _STATE_DIR,
+        _STATE_DIR_OPTION,
         click.option("--chain-id", type=click.IntRange(1, 2**53 - 1), metavar="ID", help="Chain id (default: random)."),
         click.option(
             "--block-time", type=click.IntRange(1, 3600), metavar="SECONDS", help="Time between blocks (default: 1)."
@@ -63,7 +63,7 @@ def _market_options(command: F) -> F:
     ]
     for port in DEFAULTS.wanted_ports:
         about = f"Port of the {port.service} (default: {port.default_port} or a free one)."
-        options.append(click.option(port.flag, type=_PORT, metavar="PORT", help=about))
+        options.append(click.option(port.flag, type=_PORT_TYPE, metavar="PORT", help=about))
     for option in reversed(options):
         command = option(command)
     return command
@@ -85,15 +85,15 @@ def demo(**options: Any) -> None:
 
 
 @devnet.command()
-@_STATE_DIR
+@_STATE_DIR_OPTION
 def down(state_dir: Path) -> None:
     """Stop the running market, from any terminal."""
     sys.exit(stop.main([str(state_dir)]))
 
 
 @devnet.command()
-@click.option("--key-file", type=_FILE, help="Buy with the wallet in this file (written by svc keygen).")
-@_STATE_DIR
+@click.option("--key-file", type=_FILE_TYPE, help="Buy with the wallet in this file (written by svc keygen).")
+@_STATE_DIR_OPTION
 def env(key_file: Path | None, state_dir: Path) -> None:
     """Print the environment variables that svc needs. Use: eval "$(devnet env)"."""
     try:
@@ -104,9 +104,9 @@ def env(key_file: Path | None, state_dir: Path) -> None:
 
 @devnet.command()
 @click.argument("address", type=_parse_address, metavar="ADDRESS", help="The account, in hex.")
-@click.option("--tokens", type=_AMOUNT, default=1000, metavar="N", help="Payment tokens.")
-@click.option("--ether", type=_AMOUNT, default=10, metavar="N", help="Ether for gas.")
-@_STATE_DIR
+@click.option("--tokens", type=_AMOUNT_TYPE, default=1000, metavar="N", help="Payment tokens.")
+@click.option("--ether", type=_AMOUNT_TYPE, default=10, metavar="N", help="Ether for gas.")
+@_STATE_DIR_OPTION
 def fund(address: bytes, tokens: int, ether: int, state_dir: Path) -> None:
     """Add tokens and ether to an account in the running market."""
     try:

@@ -14,7 +14,7 @@ _MIB: Final = 2**20
 
 
 # Patterns in the log, each with a function of the match and the service's folder. The first matching pattern decides.
-_CAUSES: Final[tuple[tuple[str, Callable[[re.Match[str], Path], str]], ...]] = (
+_FAILURE_CAUSES: Final[tuple[tuple[str, Callable[[re.Match[str], Path], str]], ...]] = (
     (
         r"(?i)address (already )?in use",
         lambda _, __: "another program took one of the devnet's ports during the start: start again, or choose another "
@@ -65,7 +65,7 @@ def find_error_line(log: str) -> str:
 def find_cause(status: int | None, log: str, folder: Path) -> str | None:
     """Return the cause and the remedy, or None if the cause is unknown."""
     tail = "\n".join(log.splitlines()[-_LOG_TAIL_LINES:])
-    for pattern, explain in _CAUSES:
+    for pattern, explain in _FAILURE_CAUSES:
         if (found := re.search(pattern, tail)) is not None:
             return explain(found, folder)
     if status == -signal.SIGKILL:

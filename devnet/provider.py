@@ -15,7 +15,7 @@ from devnet.accounts import DevWallet
 from devnet.catalogue import MODELS, SLA_WINDOWS_S, CatalogueModel
 from devnet.child import Child, Program, run_program
 from devnet.ports import LOOPBACK
-from devnet.settings import SLOTS
+from devnet.settings import DEFAULT_SLOTS
 
 _PROVIDER_STOP_TIMEOUT_S: Final = 30  # longer than the daemon's shutdown grace period
 _SHUTDOWN_GRACE_S: Final = 10
@@ -50,7 +50,7 @@ async def running_provider(
     metrics_port: int,
     directory: Path,
     logs: Path,
-    slots: int = SLOTS,
+    slots: int = DEFAULT_SLOTS,
     ahead: bool = False,
     model_url: str | None = None,
 ) -> AsyncIterator[ProviderService]:
@@ -96,7 +96,7 @@ def write_config(
     address_book: dict[str, Any],
     metrics_port: int,
     rpc_url: str | None = None,
-    slots: int = SLOTS,
+    slots: int = DEFAULT_SLOTS,
     ahead: bool = False,
     model_url: str | None = None,
 ) -> Path:

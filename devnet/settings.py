@@ -10,7 +10,7 @@ from coordinatord.chain.relayer.fees import DEVNET_CHAIN_IDS
 from devnet.ports import ANY_ADDRESS, WantedPort
 
 # Jobs that the provider runs at once per model. Each takes two or three blocks: 1,000 jobs take under a minute.
-SLOTS: Final = 96
+DEFAULT_SLOTS: Final = 96
 
 
 @attrs.frozen
@@ -27,7 +27,7 @@ class DevnetSettings:
     api_port: int | None = None
     metrics_port: int | None = None
     provider_metrics_port: int | None = None
-    slots: int = SLOTS
+    slots: int = DEFAULT_SLOTS
     ahead: bool = False  # the demo provider runs jobs ahead of their claims
     model: bool = False  # run text and embedding jobs on a language model
 

@@ -23,12 +23,12 @@ import attrs
 
 from devnet.errors import DevnetError
 
-_LOCK: Final = "lock"
-_MANIFEST: Final = "devnet.json"
-_ADDRESSES: Final = "addresses.json"
+_LOCK_FILE: Final = "lock"
+_MANIFEST_FILE: Final = "devnet.json"
+_ADDRESSES_FILE: Final = "addresses.json"
 _SERVICE_DIRECTORIES: Final = ("anvil", "postgres", "pins", "provider")
-_KNOWN_MARKETS: Final = "known"
-_LOGS: Final = "logs"
+_KNOWN_MARKETS_FOLDER: Final = "known"
+_LOGS_FOLDER: Final = "logs"
 _MIB: Final = 2**20
 _NEEDED_BYTES: Final = 200 * _MIB  # twice the size of an empty market
 _REMOVE_TIMEOUT_S: Final = 10.0
@@ -41,11 +41,11 @@ class StateDir:
 
     @property
     def manifest(self) -> Path:
-        return self.path / _MANIFEST
+        return self.path / _MANIFEST_FILE
 
     @property
     def logs(self) -> Path:
-        return self.path / _LOGS
+        return self.path / _LOGS_FOLDER
 
     @property
     def anvil(self) -> Path:
@@ -72,10 +72,10 @@ def claim_state_dir(path: Path) -> Iterator[StateDir]:
         try:
             _require_usable(path)
             # The kernel releases the lock when this process ends. A process id in a file could be stale.
-            lock = stack.enter_context(os.fdopen(os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600), "r+"))
+            lock = stack.enter_context(os.fdopen(os.open(path / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600), "r+"))
             _lock_state_dir(lock, path)
             has_leftovers = _clear_directory(path)
-            shutil.rmtree(path / _LOGS, ignore_errors=True)
+            shutil.rmtree(path / _LOGS_FOLDER, ignore_errors=True)
             state = StateDir(path, removed_leftovers=has_leftovers)
             for directory in (state.logs, state.anvil, state.postgres, state.pins, state.provider):
                 directory.mkdir()
@@ -119,7 +119,7 @@ def _require_usable(path: Path) -> None:
             f"the disk of {path} has {free // _MIB} MiB free; a devnet needs {_NEEDED_BYTES // _MIB} MiB: "
             "free some space, or choose a directory on another disk with --state-dir"
         )
-    if not (path / _LOCK).exists() and any(path.iterdir()):
+    if not (path / _LOCK_FILE).exists() and any(path.iterdir()):
         raise DevnetError(
             f"{path} contains files that no devnet created: choose a new or empty directory with --state-dir"
         )
@@ -127,10 +127,10 @@ def _require_usable(path: Path) -> None:
 
 def _clear_directory(path: Path) -> bool:
     """Delete the files of a devnet, except the logs. Return True if there were any."""
-    found = (path / _MANIFEST).exists()
-    (path / _MANIFEST).unlink(missing_ok=True)  # first, so that no program uses a devnet that is stopping
-    (path / _ADDRESSES).unlink(missing_ok=True)
-    for name in (*_SERVICE_DIRECTORIES, _KNOWN_MARKETS):
+    found = (path / _MANIFEST_FILE).exists()
+    (path / _MANIFEST_FILE).unlink(missing_ok=True)  # first, so that no program uses a devnet that is stopping
+    (path / _ADDRESSES_FILE).unlink(missing_ok=True)
+    for name in (*_SERVICE_DIRECTORIES, _KNOWN_MARKETS_FOLDER):
         if (path / name).exists():
             _remove_directory(path / name)
             found = True

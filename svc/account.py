@@ -17,10 +17,10 @@ from svc.core.market import VerifiedMarket
 from svc.core.money import Ceiling, batch_ceiling, line_ceiling, order_ceiling
 from svc.core.typed_data import build_signing_request
 from svc.errors import NO_WALLET, OrderRefused
+from svc.market_verifier import MarketVerifier
 from svc.records import Deployment, EscrowKey, Model
 from svc.settings import Settings
 from svc.signers import Signer
-from svc.vouching import Vouching
 from svc.wire.checked_reads import CheckedReader
 from svc.wire.sessions import Sessions
 from svc.wire.transport import Transport
@@ -39,7 +39,7 @@ class Account:
     transport: Transport
     checked_reader: CheckedReader
     signer: Signer | None
-    vouching: Vouching
+    market_verifier: MarketVerifier
     last_fee_terms: FeeTerms | None = None  # charges in the last signed payment
     supports_progress: bool | None = None  # whether the coordinator reports progress; None: unknown
     _market: VerifiedMarket | None = None
@@ -60,7 +60,7 @@ class Account:
     async def deployment(self) -> Deployment:
         """Read and verify the deployment. Orders may be signed only after this call."""
         answer = await self.transport.get("/evm/chain", Deployment)
-        self._market = await self.vouching.verify_deployment(answer)
+        self._market = await self.market_verifier.verify_deployment(answer)
         self._reported_windows = answer.windows
         return answer
 
@@ -81,7 +81,7 @@ class Account:
         if is_new:
             if answer.id != name:
                 raise OrderRefused(f"the coordinator returned model {answer.id!r} instead of {name!r}", param="model")
-            await self.vouching.check_model(answer)
+            await self.market_verifier.check_model(answer)
             self._store(path, answer)
         return answer
 
@@ -89,31 +89,31 @@ class Account:
         """Return the escrow's key and evidence, after verifying both. Raises EscrowUntrusted."""
         await self.market()
         is_new, answer = await self._read_cached("/key", EscrowKey)
-        await self.vouching.verify_escrow_key(answer)
+        await self.market_verifier.verify_escrow_key(answer)
         if is_new:
             self._store("/key", answer)
         return answer
 
     async def escrow_key(self) -> PublicKey:
         """Return the escrow's verified key. Raises EscrowUntrusted."""
-        return await self.vouching.verify_escrow_key(await self.escrow())
+        return await self.market_verifier.verify_escrow_key(await self.escrow())
 
     async def verify_box_key(self, provider: int, reported: str) -> PublicKey:
         """Verify the box key that the coordinator reports for a provider. Raises MarketChanged and ChainContradicts."""
         await self.market()
-        return await self.vouching.verify_box_key(provider, reported)
+        return await self.market_verifier.verify_box_key(provider, reported)
 
     async def order_ceiling(self, max_amount: int | None) -> Ceiling:
         await self.market()
-        return order_ceiling(self.vouching.token(), max_amount, self.settings.max_amount)
+        return order_ceiling(self.market_verifier.token(), max_amount, self.settings.max_amount)
 
     async def line_ceiling(self, max_amount: int | None) -> Ceiling:
         await self.market()
-        return line_ceiling(self.vouching.token(), max_amount, self.settings.max_amount)
+        return line_ceiling(self.market_verifier.token(), max_amount, self.settings.max_amount)
 
     async def batch_ceiling(self, max_amount: int | None) -> Ceiling:
         await self.market()
-        return batch_ceiling(self.vouching.token(), max_amount, self.settings.max_batch_amount)
+        return batch_ceiling(self.market_verifier.token(), max_amount, self.settings.max_batch_amount)
 
     def wallet(self) -> Signer:
         """Return the signer. Raises OrderRefused for a client without a wallet."""

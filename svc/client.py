@@ -37,6 +37,7 @@ from svc.files import Files
 from svc.jobs import Jobs, OnJobChange
 from svc.known_markets import KnownMarkets
 from svc.market import Market, Models
+from svc.market_verifier import MarketRemembered, MarketVerifier
 from svc.orders import Orders, Submitted
 from svc.progress import ProvisionalResults
 from svc.receipts import Receipts
@@ -47,7 +48,6 @@ from svc.signers import Signer
 from svc.tabs.files import TabFiles, tabs_folder
 from svc.tabs.tabs import Tabs
 from svc.verification import Verification, VerifiedJob
-from svc.vouching import MarketRemembered, Vouching
 from svc.webhooks import Webhooks
 from svc.wire.checked_reads import CheckedReader
 from svc.wire.connections import open_client
@@ -62,8 +62,8 @@ class Client:
 
     The attributes `models`, `jobs`, `files`, `batches`, `webhooks` and `market` call the coordinator's routes, and
     `tabs` opens tabs. The methods of this class are the steps of one job. `orders` has smaller steps, for applications
-    that cache models, candidates and charges. `vouching` checks the coordinator's answers against the address book,
-    known markets and nodes of the chain.
+    that cache models, candidates and charges. `market_verifier` checks the coordinator's answers against the address
+    book, known markets and nodes of the chain.
     """
 
     models: Models
@@ -88,7 +88,7 @@ class Client:
             allow_mock=options.get("allow_mock_escrow", False),
             allow_debug=options.get("allow_debug_escrow", False),
         )
-        vouching = Vouching(
+        market_verifier = MarketVerifier(
             url=market_url(self.settings.base_url),
             address_book=self.settings.addresses,
             known_markets=_known_markets(options, self.settings),
@@ -97,11 +97,11 @@ class Client:
             require_known=options.get("require_known_market", False),
             report=options.get("on_first_use", _warn_of_first_use),
         )
-        self.vouching = vouching
+        self.market_verifier = market_verifier
         self._clock = ServerClock()
         transport = Transport(pool, self._clock, options.get("retries", RetryPolicy()))
         gateways = CheckedReader(Gateways(pool, self.settings.gateways))
-        account = Account(self.settings, transport, gateways, signer, vouching)
+        account = Account(self.settings, transport, gateways, signer, market_verifier)
         self._account = account
         self.models, self.jobs = Models(account), Jobs(account)
         self.files, self.market = Files(account), Market(account)
@@ -141,7 +141,7 @@ class Client:
         With `transcript`, the receipt of a tab contains the tab's answers. It then proves which units were allowed,
         delivered and charged.
         """
-        chain = self.vouching.chain
+        chain = self.market_verifier.chain
         if chain is None:
             message = "a receipt is built from the chain, and no node is set: set rpc_url=, SVC_RPC_URL or --rpc-url"
             raise OrderRefused(message, param="SVC_RPC_URL")

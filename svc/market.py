@@ -60,7 +60,7 @@ class Market:
         With a node, check `window`, the usual windows and the windows with asks on the chain. Without a node, return
         the coordinator's list. If the coordinator reports none, return the windows with asks, which may be incomplete.
         """
-        market, node = await self.account.market(), self.account.vouching.chain
+        market, node = await self.account.market(), self.account.market_verifier.chain
         if node is None and (reported := await self.account.reported_windows(window_seconds(window))) is not None:
             return Windows(tuple(sorted(reported)), complete=True)
         priced = {floor.sla for floor in await self.floors(limit=None)}

@@ -173,7 +173,7 @@ class Orders:
     async def check_quote(self, prepared: PreparedOrder, quote: Quote, max_amount: int | None) -> int:
         """Check a quote, and return the amount to authorise. Raises QuoteRefused, OverCeiling and ChainContradicts."""
         amount = check_amount(prepared, quote, await self.account.order_ceiling(max_amount))
-        await self.account.vouching.check_fees(quote)
+        await self.account.market_verifier.check_fees(quote)
         return amount
 
     async def confirm_on_chain(self, prepared: PreparedOrder) -> bool:
@@ -181,7 +181,7 @@ class Orders:
 
         If no node shows the job yet, report this to the user and return False. Raises ChainContradicts.
         """
-        chain = self.account.vouching.chain
+        chain = self.account.market_verifier.chain
         if chain is None:
             return False
         for attempt in range(_MAX_CHAIN_READS):
@@ -189,14 +189,14 @@ class Orders:
                 await self.account.transport.sleep(_CHAIN_READ_PAUSE_S)
             if await facts.is_posted(chain.new_snapshot(), prepared.sealed_order):
                 return True
-        self.account.vouching.report(f"no node has job {prepared.id} yet: check again with svc verify")
+        self.account.market_verifier.report(f"no node has job {prepared.id} yet: check again with svc verify")
         return False
 
     async def _check_window(self, window: str, priced: PricedRequest) -> None:
         """Check the window before signing. Raises OrderRefused, which lists the allowed windows."""
         if not is_valid_window(window):
             warnings.warn(f"unknown window {window!r} is signed as 1h: use {WINDOW_FORMS}", OtherWindow, stacklevel=8)
-        chain = self.account.vouching.chain
+        chain = self.account.market_verifier.chain
         registry = (await self.account.market()).job_registry
         if chain is None:
             reported = await self.account.reported_windows(priced.sla_secs)

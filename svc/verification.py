@@ -16,9 +16,9 @@ from svc.chain.node import Chain
 from svc.core.market import VerifiedMarket
 from svc.errors import ChainContradicts, InternalError, NodeFailed
 from svc.jobs import Jobs
+from svc.market_verifier import VerificationSource
 from svc.records import CODE_BY_ENDED_BECAUSE, BookRow
 from svc.results import read_job_id
-from svc.vouching import VerificationSource
 
 _OPEN, _CLAIMED, _SETTLED = 0, 1, 2
 _MAX_CHAIN_READS: Final = 8  # nodes may be some blocks behind
@@ -63,8 +63,8 @@ class Verification:
         row = await self.jobs.row(job_id)
         _require_requested_job(id_bytes, row)
         registry = f"chain {market.chain_id}, job registry {hex_of(market.job_registry)}"
-        deployment = SourcedFact("deployment", registry, self.account.vouching.deployment_source())
-        chain = self.account.vouching.chain
+        deployment = SourcedFact("deployment", registry, self.account.market_verifier.deployment_source())
+        chain = self.account.market_verifier.chain
         if chain is None:
             return VerifiedJob(hex_of(id_bytes), (deployment, *_unverified_facts(row)), checked_on_chain=False)
         found = await self._chain_facts(await self._wait_for_nodes(chain), market, id_bytes, row)

@@ -122,15 +122,15 @@ def read_receipt(raw: bytes, param: str | None = None) -> TransactionReceipt:
     if len(items) != 4 or isinstance(items[3], bytes):
         raise Refused(f"{param or 'the receipt'} must have four fields, the last a list of logs", param)
     return TransactionReceipt(
-        rlp.string_of(items[0], param) == b"\x01", tuple(_read_log(each, param) for each in items[3])
+        rlp.read_string(items[0], param) == b"\x01", tuple(_read_log(each, param) for each in items[3])
     )
 
 
 def _read_log(item: Item, param: str | None) -> Log:
     if isinstance(item, bytes) or len(item) != 3 or isinstance(item[1], bytes):
         raise Refused(f"{param or 'the receipt'} has a malformed log", param)
-    topics = tuple(rlp.string_of(each, param, 32) for each in item[1])
-    return Log(rlp.string_of(item[0], param, 20), topics, rlp.string_of(item[2], param))
+    topics = tuple(rlp.read_string(each, param, 32) for each in item[1])
+    return Log(rlp.read_string(item[0], param, 20), topics, rlp.read_string(item[2], param))
 
 
 def _read_type(fields: Mapping[str, Any]) -> int:

@@ -67,13 +67,13 @@ def read_header(raw: bytes, param: str | None = None) -> Header:
         raise Refused(f"{param or 'the header'} has {len(items)} fields; expected 15, 16, 17, 20 or 21", param)
     for item, (_, length) in zip(items, _FIELDS, strict=False):
         if length is None:
-            rlp.integer_of(item, param)
+            rlp.read_integer(item, param)
         else:
-            rlp.string_of(item, param, length or None)
+            rlp.read_string(item, param, length or None)
     return Header(
         hash=keccak256(raw),
-        number=rlp.integer_of(items[_NUMBER_INDEX]),
-        time=rlp.integer_of(items[_TIME_INDEX]),
-        transactions_root=rlp.string_of(items[_TRANSACTIONS_INDEX]),
-        receipts_root=rlp.string_of(items[_RECEIPTS_INDEX]),
+        number=rlp.read_integer(items[_NUMBER_INDEX]),
+        time=rlp.read_integer(items[_TIME_INDEX]),
+        transactions_root=rlp.read_string(items[_TRANSACTIONS_INDEX]),
+        receipts_root=rlp.read_string(items[_RECEIPTS_INDEX]),
     )

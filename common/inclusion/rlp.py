@@ -43,7 +43,7 @@ def decode_list(raw: bytes, param: str | None = None) -> list[Item]:
     return item
 
 
-def string_of(item: Item, param: str | None = None, length: int | None = None) -> bytes:
+def read_string(item: Item, param: str | None = None, length: int | None = None) -> bytes:
     """Return `item` as bytes. Refuse a list, and a string that does not have `length` bytes."""
     if not isinstance(item, bytes) or (length is not None and len(item) != length):
         raise Refused(
@@ -52,8 +52,8 @@ def string_of(item: Item, param: str | None = None, length: int | None = None) -
     return item
 
 
-def integer_of(item: Item, param: str | None = None) -> int:
-    raw = string_of(item, param)
+def read_integer(item: Item, param: str | None = None) -> int:
+    raw = read_string(item, param)
     if raw[:1] == b"\0":
         raise Refused(f"{_subject(param)} must be an integer without leading zeros", param)
     return int.from_bytes(raw, "big")

@@ -115,11 +115,11 @@ def _descend(node: Item, digits: _Digits) -> bytes | tuple[Item, _Digits]:
         child = node[digits[0]] if digits else node[16]
         if not child:
             raise Refused("the trie has no value at this key")
-        return (child, digits[1:]) if digits else rlp.string_of(child)
-    path, leaf = _decode_path(rlp.string_of(node[0]))
+        return (child, digits[1:]) if digits else rlp.read_string(child)
+    path, leaf = _decode_path(rlp.read_string(node[0]))
     if digits[: len(path)] != path or (leaf and len(path) != len(digits)):
         raise Refused("the trie has no value at this key")
-    return rlp.string_of(node[1]) if leaf else (node[1], digits[len(path) :])
+    return rlp.read_string(node[1]) if leaf else (node[1], digits[len(path) :])
 
 
 def _hex_digits(key: bytes) -> _Digits:

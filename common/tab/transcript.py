@@ -102,23 +102,23 @@ class Transcript:
             signer = domains.tabs.signer(voucher.message(order.job_id), voucher.signature)
             if signer != self.delegation.voucher_key:
                 return "the voucher is not signed by the tab's key"
-            if chain_of_exchanges(order.job_id, self.exchanges) != voucher.chain:
+            if hash_exchange_chain(order.job_id, self.exchanges) != voucher.chain:
                 return "the voucher signs different exchanges"
-            if totals_of_exchanges(self.exchanges).charged_units(order.rate_in, order.rate_out) != voucher.acknowledged:
+            if sum_exchange_units(self.exchanges).charged_units(order.rate_in, order.rate_out) != voucher.acknowledged:
                 return "the voucher acknowledges different units than the exchanges have"
         if order.completion_tok > self.acknowledged_units:
             return f"overcharged: {order.completion_tok} units settled, {self.acknowledged_units} acknowledged"
         return None
 
 
-def chain_of_exchanges(job_id: bytes, exchanges: Iterable[Exchange]) -> bytes:
+def hash_exchange_chain(job_id: bytes, exchanges: Iterable[Exchange]) -> bytes:
     chain = first_chain_hash(job_id)
     for exchange in exchanges:
         chain = exchange.chain_hash(chain)
     return chain
 
 
-def totals_of_exchanges(exchanges: Iterable[Exchange]) -> TabTotals:
+def sum_exchange_units(exchanges: Iterable[Exchange]) -> TabTotals:
     totals = TabTotals()
     for exchange in exchanges:
         totals = totals.plus(exchange.units_in, exchange.units_out)

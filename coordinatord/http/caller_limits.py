@@ -37,10 +37,10 @@ def caller_of(scope: Scope, trusted_proxies: frozenset[str]) -> str:
                     address = hop.strip()
                     if address not in trusted_proxies:
                         break
-    return network_of(address)
+    return rate_limit_network(address)
 
 
-def network_of(address: str) -> str:
+def rate_limit_network(address: str) -> str:
     """Return an IPv4 address, or the /64 network of an IPv6 address, because a host can use any address of its /64.
     Strip the port that some proxies add."""
     if ":" not in address:

@@ -48,7 +48,7 @@ class PartEnd:
 FormEvent = PartBegin | PartData | PartEnd
 
 
-def boundary_of(content_type: str) -> bytes:
+def read_form_boundary(content_type: str) -> bytes:
     """Return the boundary of a multipart/form-data request. Raise Refused for any other content type."""
     kind, options = parse_options_header(content_type)
     boundary = options.get(b"boundary", b"")

@@ -23,7 +23,7 @@ from coordinatord.http.bodies import (
     UnacceptableBody,
     reject_compressed_body,
 )
-from coordinatord.http.upload_forms import FORM_OVERHEAD_BYTES, FileTooLarge, UploadForm, boundary_of
+from coordinatord.http.upload_forms import FORM_OVERHEAD_BYTES, FileTooLarge, UploadForm, read_form_boundary
 
 # Maximum share of one upload in the memory budget.
 MAX_UPLOAD_MEMORY_BYTES: Final = 16 << 20
@@ -98,7 +98,7 @@ class UploadReader:
         try:
             if size is not None and size > self.max_bytes + FORM_OVERHEAD_BYTES:
                 raise FileTooLarge
-            boundary = boundary_of(first_header(headers, b"content-type"))
+            boundary = read_form_boundary(first_header(headers, b"content-type"))
             with self.transfers.count_transfer(caller, wallet):
                 async with self.budget.open_share(caller) as share:
                     share.reserve_bytes(INITIAL_UPLOAD_MEMORY_BYTES)

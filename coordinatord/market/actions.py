@@ -14,7 +14,7 @@ from coordinatord.market.contracts import read_address
 from coordinatord.market.reading import ALLOWLIST_STATUSES
 from coordinatord.market.terms import MAX_FEE_BPS, MAX_SLA_S, MAX_TOKEN_GAS, MIN_TOKEN_GAS, read_model, read_schema
 
-_YES_NO: Final = {"yes": True, "no": False}
+_VALUE_BY_ANSWER: Final = {"yes": True, "no": False}
 _MAX_ENTRY_BYTES: Final = 1024
 
 
@@ -53,9 +53,9 @@ def _uint_parser(bits: int, low: int = 0, high: int | None = None, param: str = 
 
 
 def _parse_yes_no(text: str) -> bool:
-    if text not in _YES_NO:
+    if text not in _VALUE_BY_ANSWER:
         raise Refused(f"the argument ALLOWED must be yes or no, not {text}")
-    return _YES_NO[text]
+    return _VALUE_BY_ANSWER[text]
 
 
 def _parse_address(text: str) -> str:
@@ -78,39 +78,45 @@ def _parse_entry(text: str) -> str:
     return text
 
 
-_PROVIDER: Final = Argument("provider", _uint_parser(32, 1, param="the provider's id"), "Id of the provider.")
-_MODEL: Final = Argument("model", _uint_parser(32, 1, param="the model's id"), "Id of the model.")
-_ALLOWED: Final = Argument("allowed", _parse_yes_no, "One of yes, no.")
-_ACCOUNT: Final = Argument("account", _parse_address, "Address of the account.")
+_PROVIDER_ARGUMENT: Final = Argument("provider", _uint_parser(32, 1, param="the provider's id"), "Id of the provider.")
+_MODEL_ARGUMENT: Final = Argument("model", _uint_parser(32, 1, param="the model's id"), "Id of the model.")
+_ALLOWED_ARGUMENT: Final = Argument("allowed", _parse_yes_no, "One of yes, no.")
+_ACCOUNT_ARGUMENT: Final = Argument("account", _parse_address, "Address of the account.")
 
 _TOKEN_GAS_HELP: Final = f"Gas, {MIN_TOKEN_GAS} to {MAX_TOKEN_GAS}."
 
 ADMIN_COMMANDS: Final[dict[str, AdminCommand]] = {
-    "list-provider": AdminCommand("Let a provider claim jobs.", (_PROVIDER,), lambda a, p: a.list_provider(p, True)),
+    "list-provider": AdminCommand(
+        "Let a provider claim jobs.", (_PROVIDER_ARGUMENT,), lambda a, p: a.list_provider(p, True)
+    ),
     "delist-provider": AdminCommand(
-        "Stop a provider from claiming jobs.", (_PROVIDER,), lambda a, p: a.list_provider(p, False)
+        "Stop a provider from claiming jobs.", (_PROVIDER_ARGUMENT,), lambda a, p: a.list_provider(p, False)
     ),
     "ceiling": AdminCommand(
         "Limit the number of jobs that a provider runs at once.",
-        (_PROVIDER, Argument("ceiling", _uint_parser(32, param="the ceiling"), "Highest number of jobs.")),
+        (_PROVIDER_ARGUMENT, Argument("ceiling", _uint_parser(32, param="the ceiling"), "Highest number of jobs.")),
         Admin.set_ceiling,
     ),
     "allow-all-models": AdminCommand(
         "Allow a provider every model, or only models allowed one by one.",
-        (_PROVIDER, _ALLOWED),
+        (_PROVIDER_ARGUMENT, _ALLOWED_ARGUMENT),
         Admin.allow_all_models,
     ),
     "allow-model": AdminCommand(
-        "Allow or forbid a provider one model.", (_PROVIDER, _MODEL, _ALLOWED), Admin.allow_model
+        "Allow or forbid a provider one model.",
+        (_PROVIDER_ARGUMENT, _MODEL_ARGUMENT, _ALLOWED_ARGUMENT),
+        Admin.allow_model,
     ),
     "enable-model": AdminCommand(
-        "Enable or disable a model that set-model has set.", (_MODEL, _ALLOWED), Admin.set_model_enabled
+        "Enable or disable a model that set-model has set.",
+        (_MODEL_ARGUMENT, _ALLOWED_ARGUMENT),
+        Admin.set_model_enabled,
     ),
     "sla": AdminCommand(
         "Allow or forbid jobs with a window of this length.",
         (
             Argument("seconds", _uint_parser(32, 1, MAX_SLA_S, "the window"), f"Seconds, 1 to {MAX_SLA_S}."),
-            _ALLOWED,
+            _ALLOWED_ARGUMENT,
         ),
         Admin.allow_sla,
     ),
@@ -132,11 +138,15 @@ ADMIN_COMMANDS: Final[dict[str, AdminCommand]] = {
         (Argument("price", _uint_parser(96, param="the price"), "Amount in the token's smallest unit."),),
         Admin.set_point_price,
     ),
-    "treasury": AdminCommand("Set the account that gets the fees.", (_ACCOUNT,), Admin.set_treasury),
+    "treasury": AdminCommand("Set the account that gets the fees.", (_ACCOUNT_ARGUMENT,), Admin.set_treasury),
     "grant-relayer": AdminCommand(
-        "Let an account relay transactions to all registries.", (_ACCOUNT,), lambda a, r: a.set_relayer(r, True)
+        "Let an account relay transactions to all registries.",
+        (_ACCOUNT_ARGUMENT,),
+        lambda a, r: a.set_relayer(r, True),
     ),
-    "revoke-relayer": AdminCommand("Stop an account from relaying.", (_ACCOUNT,), lambda a, r: a.set_relayer(r, False)),
+    "revoke-relayer": AdminCommand(
+        "Stop an account from relaying.", (_ACCOUNT_ARGUMENT,), lambda a, r: a.set_relayer(r, False)
+    ),
     "pause": AdminCommand("Stop posts and claims. Claimed jobs continue.", (), lambda a: a.pause(True)),
     "unpause": AdminCommand("Allow posts and claims again.", (), lambda a: a.pause(False)),
     "allowlist": AdminCommand(
@@ -148,7 +158,9 @@ ADMIN_COMMANDS: Final[dict[str, AdminCommand]] = {
         ),
         Admin.set_allowlist,
     ),
-    "transfer-ownership": AdminCommand("Offer ownership of all registries.", (_ACCOUNT,), Admin.transfer_ownership),
+    "transfer-ownership": AdminCommand(
+        "Offer ownership of all registries.", (_ACCOUNT_ARGUMENT,), Admin.transfer_ownership
+    ),
     "take-back-ownership": AdminCommand("Take back the offer of ownership.", (), Admin.take_back_offer),
     "accept-ownership": AdminCommand("Accept the offered ownership.", (), Admin.accept_ownership),
 }
@@ -157,5 +169,5 @@ ADMIN_COMMANDS: Final[dict[str, AdminCommand]] = {
 def set_model_action(admin: Admin, options: SimpleNamespace) -> Action:
     """Return the action of the command `set-model`. Raise Refused when a value is wrong."""
     schema = read_schema(options.params_schema) if options.params_schema is not None else None
-    model = read_model(_MODEL.read(options.model), options.name, options.owned_by, schema, "the model")
+    model = read_model(_MODEL_ARGUMENT.read(options.model), options.name, options.owned_by, schema, "the model")
     return admin.set_model(model, not options.disabled)

@@ -47,8 +47,8 @@ Options = SimpleNamespace
 Decorator = Callable[[Any], Any]
 
 _SIGNERS: Final = ("keystore", "key_file", "signer")
-_FILE: Final = click.Path(path_type=Path, dir_okay=False)
-_FOLDER: Final = click.Path(path_type=Path, file_okay=False)
+_FILE_TYPE: Final = click.Path(path_type=Path, dir_okay=False)
+_FOLDER_TYPE: Final = click.Path(path_type=Path, file_okay=False)
 
 
 @click.group(
@@ -107,8 +107,8 @@ class CommandFailed(click.ClickException):
 
 
 @click.command("new-key")
-@click.option("--out", type=_FILE, required=True, help="Path of the new keystore.")
-@click.option("--password-file", type=_FILE, help="File with the keystore's password (default: ask).")
+@click.option("--out", type=_FILE_TYPE, required=True, help="Path of the new keystore.")
+@click.option("--password-file", type=_FILE_TYPE, help="File with the keystore's password (default: ask).")
 def _new_key(out: Path, password_file: Path | None) -> None:
     """Create a key in an encrypted keystore. Shows its address."""
     try:
@@ -167,23 +167,23 @@ def _parse_seconds(text: str) -> float:
     return seconds
 
 
-_POSITIVE: Final = click.IntRange(1, 1_000_000)
+_POSITIVE_INT: Final = click.IntRange(1, 1_000_000)
 _CHAIN_OPTIONS: Final = (
     click.option("--rpc-url", envvar="RPC_URL", metavar="URL", help="JSON-RPC endpoint (default: RPC_URL)."),
     click.option(
         "--log-span",
         "log_range_blocks",
-        type=_POSITIVE,
+        type=_POSITIVE_INT,
         default=5000,
         help="Highest number of blocks in one log query.",
     ),
 )
 _BOOK_OPTION: Final = click.option(
-    "--addresses", envvar="ADDRESSES_FILE", type=_FILE, help="Address book (default: ADDRESSES_FILE)."
+    "--addresses", envvar="ADDRESSES_FILE", type=_FILE_TYPE, help="Address book (default: ADDRESSES_FILE)."
 )
 _JSON_OPTION: Final = click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 _TERMS_OPTIONS: Final = (
-    click.option("--terms", type=_FILE, help="Market file, TOML or JSON. Options override its values."),
+    click.option("--terms", type=_FILE_TYPE, help="Market file, TOML or JSON. Options override its values."),
     click.option("--token", help="Payment token."),
     click.option("--token-name", help="EIP-712 name of the token (default: as the token reports)."),
     click.option("--token-version", help="EIP-712 version of the token (default: as the token reports)."),
@@ -217,19 +217,21 @@ _TERMS_OPTIONS: Final = (
     ),
 )
 _SIGNER_OPTIONS: Final = (
-    click.option("--keystore", type=_FILE, help="Encrypted keystore with the key that signs."),
-    click.option("--key-file", type=_FILE, help="File with a key in hex, readable only by its owner."),
+    click.option("--keystore", type=_FILE_TYPE, help="Encrypted keystore with the key that signs."),
+    click.option("--key-file", type=_FILE_TYPE, help="File with a key in hex, readable only by its owner."),
     click.option("--signer", metavar="COMMAND", help="Program that signs. Needs --from."),
-    click.option("--password-file", type=_FILE, help="File with the password of --keystore (default: ask)."),
+    click.option("--password-file", type=_FILE_TYPE, help="File with the password of --keystore (default: ask)."),
     click.option("--from", "sender", type=_option_type(_parse_address), metavar="ADDRESS", help="Account that signs."),
     click.option("--max-fee", type=_option_type(_parse_gwei), metavar="GWEI", help="Highest fee per unit of gas."),
     click.option(
         "--tip", type=_option_type(_parse_gwei), metavar="GWEI", help="Priority fee (default: as the node proposes)."
     ),
-    click.option("--confirmations", type=_POSITIVE, default=3, metavar="BLOCKS", help="Number of blocks to wait for."),
+    click.option(
+        "--confirmations", type=_POSITIVE_INT, default=3, metavar="BLOCKS", help="Number of blocks to wait for."
+    ),
     click.option(
         "--timeout",
-        type=_POSITIVE,
+        type=_POSITIVE_INT,
         default=900,
         metavar="SECONDS",
         help="Longest wait for the confirmation of a stage.",
@@ -410,8 +412,8 @@ for _each in (
         _deploy,
         *_CHAIN_OPTIONS,
         *_TERMS_OPTIONS,
-        click.option("--out", type=_FILE, help="Address book to write. Its journal goes into the same folder."),
-        click.option("--verification", type=_FOLDER, help="Also write the files for explorers to this folder."),
+        click.option("--out", type=_FILE_TYPE, help="Address book to write. Its journal goes into the same folder."),
+        click.option("--verification", type=_FOLDER_TYPE, help="Also write the files for explorers to this folder."),
         click.option("--dry-run", is_flag=True, help="Check, plan and estimate. Send nothing."),
         click.option("--replace", is_flag=True, help="Sign waiting transactions again, with a higher fee."),
         *_SIGNER_OPTIONS,
@@ -434,7 +436,7 @@ for _each in (
         _write_explorer_files,
         *_CHAIN_OPTIONS,
         _BOOK_OPTION,
-        click.option("--out", type=_FOLDER, required=True, help="Folder to write to."),
+        click.option("--out", type=_FOLDER_TYPE, required=True, help="Folder to write to."),
     ),
     _build_command(
         "deploy-test-token",
@@ -479,7 +481,7 @@ admin.add_command(
         click.argument("model", help="Id of the model."),
         click.option("--name", required=True, help="Name that clients order by."),
         click.option("--owned-by", default="", help="Owner of the model."),
-        click.option("--params-schema", type=_FILE, help="JSON Schema of the model's parameters."),
+        click.option("--params-schema", type=_FILE_TYPE, help="JSON Schema of the model's parameters."),
         click.option("--disabled", is_flag=True, help="Accept no orders for this model."),
         *_ADMIN_OPTIONS,
     )

@@ -24,7 +24,7 @@ from coordinatord.market.contracts import Contract, ContractCall
 from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES, deployment_steps
 from coordinatord.market.fees import current_fees
 from coordinatord.market.journal import DeploymentJournal, open_journal, replace_file
-from coordinatord.market.node import balance_of, genesis_hash
+from coordinatord.market.node import genesis_hash, read_balance
 from coordinatord.market.preflight import check_chain_and_token, estimate_costs, format_plan, require_funds
 from coordinatord.market.reading import MarketState, read_market
 from coordinatord.market.sending import Report, Sender, SendingStep, SendOptions
@@ -121,7 +121,7 @@ def _show_costs(
     costs, fees, balance = (
         estimate_costs(node, deployer, remaining),
         current_fees(node, options.fees),
-        balance_of(node, deployer),
+        read_balance(node, deployer),
     )
     report("\n" + format_plan(costs, fees, balance, deployer) + "\n")
     require_funds(costs, fees, balance, deployer)

@@ -119,15 +119,15 @@ def genesis_hash(node: Web3) -> str:
         return ""
 
 
-def code_at(node: Web3, address: str) -> bytes:
+def read_code(node: Web3, address: str) -> bytes:
     return node.eth.get_code(Web3.to_checksum_address(address))
 
 
-def balance_of(node: Web3, account: str) -> int:
+def read_balance(node: Web3, account: str) -> int:
     return node.eth.get_balance(Web3.to_checksum_address(account))
 
 
-def nonce_of(node: Web3, account: str, block: BlockIdentifier) -> int:
+def read_nonce(node: Web3, account: str, block: BlockIdentifier) -> int:
     return node.eth.get_transaction_count(Web3.to_checksum_address(account), block)
 
 
@@ -145,7 +145,7 @@ def broadcast(node: Web3, raw: bytes) -> None:
             raise
 
 
-def receipt_of(node: Web3, transaction_hash: str) -> TxReceipt | None:
+def read_receipt(node: Web3, transaction_hash: str) -> TxReceipt | None:
     """Return the receipt of a mined transaction, or None. Some nodes send a receipt without a block for a pending
     transaction."""
     try:

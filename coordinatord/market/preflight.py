@@ -14,7 +14,7 @@ from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 from coordinatord.market.contracts import ContractCall
 from coordinatord.market.deployment import REGISTRIES
 from coordinatord.market.fees import Fees, format_ether, format_gwei
-from coordinatord.market.node import code_at
+from coordinatord.market.node import read_code
 from coordinatord.market.sending import SendingStep, gas_limit_for
 from coordinatord.market.terms import MarketTerms
 from coordinatord.market.token_checks import TokenFacts, check_token
@@ -43,7 +43,7 @@ def check_chain_and_token(node: Web3, terms: MarketTerms) -> tuple[TokenFacts, l
         raise Fatal(f"chain_id: the terms are for chain {terms.chain_id}, but the RPC endpoint serves chain {chain_id}")
     facts, rows = check_token(node, terms)
     rows = [comparison_row("chain", chain_id, terms.chain_id), _check_transient_storage(node), *rows]
-    if terms.owner != terms.treasury and not code_at(node, terms.owner):
+    if terms.owner != terms.treasury and not read_code(node, terms.owner):
         rows.append(fact("owner", f"{terms.owner} is an account without code: a single key, not a multisig"))
     wrong = wrong_names(rows)
     if wrong:

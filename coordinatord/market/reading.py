@@ -13,7 +13,7 @@ from common.scalars import hex_of
 from coordinatord.market.admin_events import AdminEvent, read_admin_events
 from coordinatord.market.contracts import ZERO_ADDRESS, Contract, checksum_address, is_code_of
 from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES
-from coordinatord.market.node import balance_of, code_at
+from coordinatord.market.node import read_balance, read_code
 from coordinatord.market.terms import ModelTerms
 
 _TOKEN_INTERFACE: Final = "DevToken"  # noqa: S105 - a contract with the interface of every payment token
@@ -94,7 +94,7 @@ def read_market(node: Web3, book: AddressBook, log_range_blocks: int, progress: 
     head = node.eth.block_number
     contracts = contracts_of(book)
     for name, contract in contracts.items():
-        if not code_at(node, contract.address):
+        if not read_code(node, contract.address):
             raise Fatal(f"{name}: there is no contract at {contract.address}: correct the address book")
     progress(f"reading the events of blocks {book.deploy_block} to {head}")
     events = list(read_admin_events(node, contracts, book.deploy_block, head, log_range_blocks))
@@ -129,7 +129,7 @@ def read_market(node: Web3, book: AddressBook, log_range_blocks: int, progress: 
         credits=jobs.read(node, "totalCredits"),
         job_registry_balance=token.read(node, "balanceOf", jobs.address),
         treasury_balance=token.read(node, "balanceOf", treasury),
-        native_balances={account: balance_of(node, account) for account in sorted(accounts - {ZERO_ADDRESS})},
+        native_balances={account: read_balance(node, account) for account in sorted(accounts - {ZERO_ADDRESS})},
     )
 
 
@@ -152,7 +152,7 @@ def _read_registry(node: Web3, contract: Contract, events: list[AdminEvent]) -> 
     pending = contract.read(node, "pendingOwner")
     return Registry(
         contract,
-        is_code_of(contract.name, code_at(node, contract.address)),
+        is_code_of(contract.name, read_code(node, contract.address)),
         contract.read(node, "DOMAIN_SEPARATOR"),
         contract.read(node, "owner"),
         None if pending == ZERO_ADDRESS else pending,

@@ -29,7 +29,7 @@ from coordinatord.chain.signing.signers import TransactionSigner
 from coordinatord.market.contracts import ContractCall, explain_revert
 from coordinatord.market.fees import FeeOptions, Fees, current_fees, format_gwei
 from coordinatord.market.journal import Attempt, DeploymentEntry, DeploymentJournal
-from coordinatord.market.node import broadcast, code_at, nonce_of, receipt_of
+from coordinatord.market.node import broadcast, read_code, read_nonce, read_receipt
 
 Report = Callable[[str], None]
 ContractAddresses = Mapping[str, str]  # of the deployed contracts, by name
@@ -110,13 +110,13 @@ class Sender:
 
     def _sign_step(self, step: SendingStep, call: ContractCall) -> None:
         fees = current_fees(self.node, self.options.fees)
-        if call.to is not None and not code_at(self.node, call.to):
+        if call.to is not None and not read_code(self.node, call.to):
             # A call to an address without code would succeed without effect.
             raise Retryable(
                 "chain_unreachable", f"{step.key}: the node has no contract at {call.to}: wait if the node is behind"
             )
         gas = gas_limit_for(self.node, self.signer.address, call)
-        nonce = max(nonce_of(self.node, self.signer.address, "pending"), self.journal.last_nonce() + 1)
+        nonce = max(read_nonce(self.node, self.signer.address, "pending"), self.journal.last_nonce() + 1)
         attempt = self._sign_attempt(call, nonce, gas, fees)
         self.journal.write(step.key, DeploymentEntry(nonce, (attempt,)))
         self.report(f"{step.key}: {attempt.hash} (nonce {nonce}, {gas} gas, at most {format_gwei(fees.max_fee)} gwei)")
@@ -203,7 +203,7 @@ class Sender:
         """If another transaction has used the step's nonce, remove the step from the journal and raise Fatal."""
         confirmed_block = max(0, head - self.options.confirmations + 1)
         if (
-            nonce_of(self.node, self.signer.address, confirmed_block) <= entry.nonce
+            read_nonce(self.node, self.signer.address, confirmed_block) <= entry.nonce
             or self._find_receipt(entry) is not None
         ):
             sightings.pop(step.key, None)
@@ -219,7 +219,8 @@ class Sender:
 
     def _find_receipt(self, entry: DeploymentEntry) -> TxReceipt | None:
         return next(
-            (found for found in map(partial(receipt_of, self.node), _attempt_hashes(entry)) if found is not None), None
+            (found for found in map(partial(read_receipt, self.node), _attempt_hashes(entry)) if found is not None),
+            None,
         )
 
     def _not_mined_error(self, step: SendingStep) -> Fatal:

@@ -24,7 +24,7 @@ from common.refusal import Refused
 from common.secp256k1 import Wallet
 from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 from coordinatord.market.contracts import Contract, checksum_address, explain_revert
-from coordinatord.market.node import code_at, eth_call
+from coordinatord.market.node import eth_call, read_code
 from coordinatord.market.terms import MarketTerms
 
 _CHECKED_INTERFACE: Final = "DevToken"  # has every function that is checked
@@ -44,7 +44,7 @@ class TokenFacts:
 
 def check_token(node: Web3, terms: MarketTerms) -> tuple[TokenFacts, list[CheckRow]]:
     """Return the token's facts, with a row for each check. Raise Fatal if the contract is not a token."""
-    code = code_at(node, terms.token)
+    code = read_code(node, terms.token)
     if not code:
         raise Fatal(f"token: there is no contract at {terms.token} on chain {terms.chain_id}: correct the terms")
     if code.startswith(b"\xef\x01\x00"):

@@ -3,7 +3,7 @@
 from typing import Final
 
 from coordinatord.chain.relayer.budgets import GasPolicy
-from coordinatord.chain.relayer.fees import ceiling_of
+from coordinatord.chain.relayer.fees import fee_ceiling_for_chain
 from coordinatord.chain.relayer.settings import MINED_WITHIN_S, RelayerSettings
 from coordinatord.run.config import Config
 from coordinatord.storage.pins.storage_budgets import StorageBudgets
@@ -19,7 +19,9 @@ def relayer_settings(config: Config) -> RelayerSettings:
         reserve_gas=config.relay_reserve_gas,
         cancel_reserve_gas=config.relay_reserve_gas // 3,
         mined_within_s=max(MINED_WITHIN_S, _MINED_WITHIN_BLOCKS * config.block_time_ms / 1000),
-        fee_ceiling=ceiling_of(config.addresses.chain_id, config.relay_max_fee_gwei, config.relay_max_tip_gwei),
+        fee_ceiling=fee_ceiling_for_chain(
+            config.addresses.chain_id, config.relay_max_fee_gwei, config.relay_max_tip_gwei
+        ),
     )
 
 

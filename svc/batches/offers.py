@@ -90,7 +90,7 @@ class JobOrderBuilder:
         )
         quote = (await self.orders.quote(prepared)).quote
         check_amount(prepared, quote, self.ceiling)
-        await account.vouching.check_fees(quote)
+        await account.market_verifier.check_fees(quote)
         return attrs.evolve(context, fee_terms=fee_terms(quote))
 
     @property

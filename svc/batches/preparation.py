@@ -139,7 +139,7 @@ class Preparation:
             content=b"\n".join((*contents, b"")),
             job_ids=tuple(job.job_id for job in prepared),
             sizes=tuple(job.line_count for job in prepared),
-            custom_ids=custom_ids_of(planned.lines),
+            custom_ids=custom_ids_by_line(planned.lines),
             amount=amount,
             fees=context.fee_terms,
             unlisted=tuple(dict.fromkeys(name for job in prepared for name in job.unlisted_parameters)),
@@ -313,7 +313,7 @@ def _read_lines(
     return lines, None
 
 
-def custom_ids_of(lines: Iterable[BatchLine]) -> dict[int, str]:
+def custom_ids_by_line(lines: Iterable[BatchLine]) -> dict[int, str]:
     """Return the custom ids by line number."""
     return {line.number: line.request.custom_id for line in lines if line.request.custom_id is not None}
 

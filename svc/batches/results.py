@@ -191,7 +191,7 @@ class BatchResults:
         order, units = job.svc, [Units(item.units_in, item.units_out) for item in items]
         delivered = bundle_units(units, order.rate_in, order.rate_out)
         if order.completion_tok > delivered:
-            self.results.account.vouching.report(
+            self.results.account.market_verifier.report(
                 f"provider {order.provider_id} charged {order.completion_tok} units for job {job.id}, but delivered"
                 f" {delivered}: order from other providers"
             )

@@ -43,5 +43,5 @@ async def _run_all_checks(client: Client, http: httpx.AsyncClient) -> list[Check
         *await run_checks(client, COORDINATOR_CHECKS),
         *(await run_checks(client, WALLET_CHECKS) if signer is not None else [_NO_WALLET_ROW]),
         *await check_gateways(client, http),
-        *await run_checks(client, {"chain": partial(check_chain, chain=client.vouching.chain, wallet=address)}),
+        *await run_checks(client, {"chain": partial(check_chain, chain=client.market_verifier.chain, wallet=address)}),
     ]

@@ -23,7 +23,7 @@ _EXIT_CODES: Final[tuple[tuple[type[SvcError], ExitCode], ...]] = (
     (errors.ResultUnreadable, ExitCode.UNREADABLE),
 )
 _WALLET_KEY_SETTINGS: Final = frozenset({*WALLET_VARIABLES, PASSWORD_FILE_VARIABLE, ADDRESS_VARIABLE, "SVC_CIPHER_KEY"})
-_HINTS: Final = {
+_HINT_BY_CODE: Final = {
     "connection_failed": "check that the coordinator is running; set SVC_BASE_URL or --coordinator; run svc doctor",
     "outcome_unknown": "the job or batch may be running: check svc status or svc batch list before you order again",
     "no_live_provider": "see svc asks for providers, or make an open offer with --rate-in and --rate-out",
@@ -76,8 +76,8 @@ def exit_code_for(error: SvcError) -> ExitCode:
 
 def hint_for(error: SvcError) -> str | None:
     for key in (error.code, error.param):
-        if key in _HINTS:
-            return _HINTS[key]
+        if key in _HINT_BY_CODE:
+            return _HINT_BY_CODE[key]
     return None
 
 

@@ -15,7 +15,7 @@ from common.settings.reader import settings_of
 from svc.cli.exit_codes import EXIT_CODE_HELP, ExitCode
 from svc.variables import Variables, variable_name
 
-_SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
+_COMMAND_SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     "One job": (
         ("run", "orders:run", "Order one job, wait for it, and show its answer."),
         ("quote", "orders:quote", "Show the price of an order without paying for it."),
@@ -79,7 +79,9 @@ _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ("completion", "completion", "Write the completion script for a shell."),
     ),
 }
-_COMMAND_LOCATIONS: Final = {name: location for commands in _SECTIONS.values() for name, location, _ in commands}
+_COMMAND_LOCATIONS: Final = {
+    name: location for commands in _COMMAND_SECTIONS.values() for name, location, _ in commands
+}
 _PROFILE_VARIABLES: Final = (
     ("SVC_CONFIG", "the file of profiles (default: svc/config.toml in your configuration folder)"),
     ("SVC_PROFILE", "the profile to use (default: `default`)"),
@@ -102,7 +104,7 @@ class _SectionedGroup(Program):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, commands in _SECTIONS.items():
+        for title, commands in _COMMAND_SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, description) for name, _, description in commands])
 

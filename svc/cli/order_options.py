@@ -88,7 +88,7 @@ async def check_window(client: Client, output: Output, terms: Mapping[str, Any])
         available = (await client.market.windows(DEFAULT_WINDOW)).as_text
         message = f"--window {window} is not supported: use {WINDOW_FORMS}; this market has {available}"
         raise OrderRefused(message, code=WINDOW_NOT_ALLOWED, param="window")
-    if client.vouching.chain is None and ("rate_in" in terms or "rate_out" in terms):
+    if client.market_verifier.chain is None and ("rate_in" in terms or "rate_out" in terms):
         windows = await client.market.windows(window)
         if not windows.complete and window_seconds(window) not in windows.seconds:
             output.warn(

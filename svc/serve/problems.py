@@ -15,7 +15,7 @@ from svc.errors import SvcError
 from svc.serve.request_ids import job_id_headers, job_id_members
 
 _SERVER_ERROR: Final = "server_error"
-_FUNDS_CODES: Final = frozenset({"InsufficientBalance", "payer_has_code", "over_max_amount"})
+_LACKING_FUNDS_CODES: Final = frozenset({"InsufficientBalance", "payer_has_code", "over_max_amount"})
 # Errors of the request itself, which a retry cannot fix.
 _REQUEST_ERRORS: Final = (errors.OrderRefused, errors.InvalidRequest)
 
@@ -92,7 +92,7 @@ def budget_problem(details: str) -> Problem:
 def problem_from_error(error: SvcError, job_id: str | None = None) -> Problem:
     """Convert an error of the SDK to a reply."""
     message, code, param = error.message, error.code, error.param
-    if code in _FUNDS_CODES:
+    if code in _LACKING_FUNDS_CODES:
         return Problem(429, message, type="insufficient_quota", code="insufficient_quota", param=param, job_id=job_id)
     if isinstance(error, errors.NotFound) and code == "model_not_found":
         return Problem(404, message, code=code, param="model")

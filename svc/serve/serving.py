@@ -95,7 +95,7 @@ async def open_server(
         async with anyio.create_task_group() as tasks:
             context = PurchaseContext(client, settings, ledger, Budgets([]), prices, tasks, report=report)
             spent = await ledger.list_jobs_since(context.clock() - DAY_S)
-            context.budgets = Budgets.from_settings(settings, client.vouching.token(), spent)
+            context.budgets = Budgets.from_settings(settings, client.market_verifier.token(), spent)
             purchases, batches = AnswerPurchases(context), LocalBatches(context, files)
             batch_routes = LocalBatchRoutes(batches)
             await purchases.resume()

@@ -28,9 +28,9 @@ _KEY_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 TabUse = Literal["auto", "off", "always"]
 
-_AMOUNT: Final = integer(1, 2**63 - 1)
-_RATE: Final = integer(0, 2**63 - 1)
-_PROVIDER_IDS: Final = list_of(integer(1, 2**32 - 1))
+_AMOUNT_KIND: Final = integer(1, 2**63 - 1)
+_RATE_KIND: Final = integer(0, 2**63 - 1)
+_PROVIDER_IDS_KIND: Final = list_of(integer(1, 2**32 - 1))
 
 
 def _parse_window(text: str) -> str:
@@ -39,7 +39,7 @@ def _parse_window(text: str) -> str:
     return text
 
 
-_WINDOW: Final = parsed_string("1h (async), 24h (batch), <n>h, <n>m or <n>s", _parse_window)
+_WINDOW_KIND: Final = parsed_string("1h (async), 24h (batch), <n>h, <n>m or <n>s", _parse_window)
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -47,8 +47,8 @@ class KeySettings:
     """Settings of one key. Its budgets apply in addition to those in `[budget]`."""
 
     file: str = setting(text, "file with the key")
-    per_hour: int | None = setting(_AMOUNT, "spending limit per hour", None)
-    per_day: int | None = setting(_AMOUNT, "spending limit per day", None)
+    per_hour: int | None = setting(_AMOUNT_KIND, "spending limit per hour", None)
+    per_day: int | None = setting(_AMOUNT_KIND, "spending limit per day", None)
     models: tuple[str, ...] = setting(list_of(text), "models that the key may use (default: all)", ())
 
 
@@ -56,11 +56,13 @@ class KeySettings:
 class BudgetSettings:
     """Limits on what all keys together may spend per hour and per day, and per request and per batch."""
 
-    per_hour: int | None = setting(_AMOUNT, "spending limit per hour", None)
-    per_day: int | None = setting(_AMOUNT, "spending limit per day (default: ten tokens)", None)
-    per_request: int | None = setting(_AMOUNT, "highest cost of an answer (default: SVC_MAX_AMOUNT or one token)", None)
+    per_hour: int | None = setting(_AMOUNT_KIND, "spending limit per hour", None)
+    per_day: int | None = setting(_AMOUNT_KIND, "spending limit per day (default: ten tokens)", None)
+    per_request: int | None = setting(
+        _AMOUNT_KIND, "highest cost of an answer (default: SVC_MAX_AMOUNT or one token)", None
+    )
     per_batch: int | None = setting(
-        _AMOUNT, "highest cost of a batch (default: ten times the limit of an answer)", None
+        _AMOUNT_KIND, "highest cost of a batch (default: ten times the limit of an answer)", None
     )
 
 
@@ -72,10 +74,10 @@ class BuyingSettings:
     with `open_orders`.
     """
 
-    window: str = setting(_WINDOW, "time limit of a job", "1h")
-    providers: tuple[int, ...] = setting(_PROVIDER_IDS, "use only these providers", ())
-    rate_in: int | None = setting(_RATE, "offer this rate instead of the asks", None)
-    rate_out: int | None = setting(_RATE, "offer this rate instead of the asks", None)
+    window: str = setting(_WINDOW_KIND, "time limit of a job", "1h")
+    providers: tuple[int, ...] = setting(_PROVIDER_IDS_KIND, "use only these providers", ())
+    rate_in: int | None = setting(_RATE_KIND, "offer this rate instead of the asks", None)
+    rate_out: int | None = setting(_RATE_KIND, "offer this rate instead of the asks", None)
     open_orders: bool = setting(boolean, "allow rates without providers", False)
     premium: float = setting(number(1, 100), "highest price, as a multiple of the best ask", 2.0)
     hedge_seconds: float = setting(number(0, 86_400), "order from a second provider after this time; 0: never", 0.0)
@@ -91,10 +93,10 @@ class ModelSettings:
     """Settings of a model name that programs may use. Missing settings come from `[buying]`."""
 
     model: str | None = setting(text, "the market's name for the model (default: the same name)", None)
-    window: str | None = setting(_WINDOW, "time limit of a job", None)
-    providers: tuple[int, ...] | None = setting(_PROVIDER_IDS, "use only these providers", None)
-    rate_in: int | None = setting(_RATE, "offer this rate instead of the asks", None)
-    rate_out: int | None = setting(_RATE, "offer this rate instead of the asks", None)
+    window: str | None = setting(_WINDOW_KIND, "time limit of a job", None)
+    providers: tuple[int, ...] | None = setting(_PROVIDER_IDS_KIND, "use only these providers", None)
+    rate_in: int | None = setting(_RATE_KIND, "offer this rate instead of the asks", None)
+    rate_out: int | None = setting(_RATE_KIND, "offer this rate instead of the asks", None)
     max_output_tokens: int | None = setting(
         integer(1, 2**32 - 1), "output limit for requests that set none (default: 4096)", None
     )

@@ -19,7 +19,7 @@ MAX_BLOCK_BYTES: Final = 4 << 20
 # Maximum number of blocks in a file. A tree could otherwise contain any number of empty blocks.
 _MAX_BLOCKS: Final = 1 << 16
 _BLOCK_TIMEOUT_S: Final = 60.0
-_OK: Final = 200
+_OK_STATUS: Final = 200
 
 
 async def read_file_by_blocks(http: httpx.AsyncClient, gateway: str, root: Cid) -> AsyncGenerator[bytes, None]:
@@ -44,6 +44,6 @@ async def read_file_by_blocks(http: httpx.AsyncClient, gateway: str, root: Cid) 
 async def _read_block(http: httpx.AsyncClient, url: str) -> bytes:
     with anyio.fail_after(_BLOCK_TIMEOUT_S):
         async with follow_redirects(http, url) as response:
-            if response.status_code != _OK:
+            if response.status_code != _OK_STATUS:
                 raise Refused(f"the gateway answered {response.status_code} to the request for a block")
             return (await read_response(response, MAX_BLOCK_BYTES)).content

@@ -17,9 +17,9 @@ from svc.core.retries import GATEWAY_RETRY_PAUSE_S, MAX_GATEWAY_ATTEMPTS
 from svc.wire.answers import MAX_CONTENT_BYTES, follow_redirects, unencoded_pieces
 from svc.wire.transport import Sleep
 
-_OK: Final = 200
-_NOT_FOUND: Final = 404
-_SERVER_ERROR: Final = 500
+_OK_STATUS: Final = 200
+_NOT_FOUND_STATUS: Final = 404
+_MIN_SERVER_ERROR_STATUS: Final = 500
 _CID_PATTERN: Final = re.compile(r"[A-Za-z0-9]{1,128}", re.ASCII)
 # Timeout for each 64 KiB, because a gateway could send a byte at a time.
 _PIECE_TIMEOUT_S: Final = 180.0
@@ -95,9 +95,10 @@ class Gateways:
             with anyio.fail_after(_PIECE_TIMEOUT_S) as waiting:
                 async with follow_redirects(self.http, url) as response:
                     status = response.status_code
-                    if status != _OK:
+                    if status != _OK_STATUS:
                         raise NotServed(
-                            f"the gateway answered {status}", status == _NOT_FOUND or status >= _SERVER_ERROR
+                            f"the gateway answered {status}",
+                            status == _NOT_FOUND_STATUS or status >= _MIN_SERVER_ERROR_STATUS,
                         )
                     async with unencoded_pieces(response, MAX_CONTENT_BYTES) as pieces:
                         async for piece in pieces:

@@ -17,9 +17,9 @@ __all__ = ["Call", "Node", "NodeFailed", "NodeRefusal"]
 
 _MAX_ANSWER_BYTES: Final = 64 << 20  # enough for the receipts of a full block
 _REQUEST_TIMEOUT_S: Final = 30.0
-_OK: Final = 200
-_TOO_MANY_REQUESTS: Final = 429
-_SERVER_ERROR: Final = 500
+_OK_STATUS: Final = 200
+_TOO_MANY_REQUESTS_STATUS: Final = 429
+_MIN_SERVER_ERROR_STATUS: Final = 500
 
 Call = tuple[str, Sequence[Any]]
 """Method and its parameters."""
@@ -87,8 +87,8 @@ class Node:
         except (httpx.RequestError, TimeoutError) as error:
             raise NodeFailed(f"the node {self.name} does not answer: {type(error).__name__}") from None
         except Refused:
-            if status != _OK:
-                transient = status == _TOO_MANY_REQUESTS or status >= _SERVER_ERROR
+            if status != _OK_STATUS:
+                transient = status == _TOO_MANY_REQUESTS_STATUS or status >= _MIN_SERVER_ERROR_STATUS
                 raise NodeFailed(f"the node {self.name} answered {status}", retryable=transient) from None
             raise NodeFailed(
                 f"the node {self.name} is not a JSON-RPC endpoint: check its URL", retryable=False

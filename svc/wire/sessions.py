@@ -14,7 +14,7 @@ from svc.wire.transport import Transport, read_record
 T = TypeVar("T")
 
 RENEWAL_MARGIN_S: Final = 60  # a session is renewed this long before it expires
-_UNAUTHORIZED: Final = 401
+_UNAUTHORIZED_STATUS: Final = 401
 
 
 @attrs.define(eq=False)
@@ -50,7 +50,7 @@ class Sessions:
         try:
             return await send(authorization(session))
         except AuthenticationFailed as refused:
-            if refused.status != _UNAUTHORIZED:
+            if refused.status != _UNAUTHORIZED_STATUS:
                 raise
         self.drop(session)
         return await send(authorization(await self.current()))

@@ -10,7 +10,7 @@ import attrs
 import trio
 
 _MAX_STORED_DURATIONS: Final = 64
-_HIGH_QUANTILE: Final = 0.9
+_MARGIN_QUANTILE: Final = 0.9
 
 # Measured durations expire. High durations stop claims, and without claims there are no new measurements. Without
 # expiry, a chain that was slow for a minute would exclude short windows forever.
@@ -32,7 +32,7 @@ class _RecentDurations:
         """Return the 90 % quantile of the recent durations, or 0 without recent durations."""
         since = trio.current_time() - self.lifetime_s
         ranked = sorted(seconds for when, seconds in self.measurements if when >= since)
-        return ranked[min(len(ranked) - 1, int(_HIGH_QUANTILE * len(ranked)))] if ranked else 0.0
+        return ranked[min(len(ranked) - 1, int(_MARGIN_QUANTILE * len(ranked)))] if ranked else 0.0
 
 
 @attrs.define(slots=True)

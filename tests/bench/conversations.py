@@ -71,7 +71,7 @@ def _line(name: str, times: Sequence[tuple[float, float]]) -> str:
 
 async def _gas(client: Client, job_id: str) -> int:
     """Return the gas of the job's transactions."""
-    chain = client.vouching.chain
+    chain = client.market_verifier.chain
     if chain is None:
         raise SystemExit("set SVC_RPC_URL")
     receipt = json.loads(await client.receipt(job_id))

@@ -15,7 +15,7 @@ from coordinatord.http.cors import Origins
 from coordinatord.http.server.connection import ClientConnection, Timeouts
 from coordinatord.http.server.exchange import ServerState
 from coordinatord.http.server.heads import KNOWN_METHODS, path_and_query_of
-from coordinatord.http.upload_forms import FileTooLarge, FormParser, UploadForm, boundary_of
+from coordinatord.http.upload_forms import FileTooLarge, FormParser, UploadForm, read_form_boundary
 from svc.serve.problems import Problem
 from svc.serve.upload_form import read_form
 from tests.conformance import serving
@@ -234,7 +234,7 @@ async def _uploaded(pieces: list[bytes]) -> tuple[str, str, bytes, dict[str, str
 
 def check_forms(data: bytes) -> None:
     """Check that an upload's form is parsed independent of splits, and that `svc serve` reads the same file."""
-    boundary = refused(lambda: boundary_of(data[:80].decode("latin-1")))
+    boundary = refused(lambda: read_form_boundary(data[:80].decode("latin-1")))
     if boundary is not None:
         refused(lambda: FormParser(boundary))
     whole = refused(lambda: driven(_uploaded([data])), FileTooLarge)

@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from common.api.batches import Batch, BatchAsOf, BatchErrors, BatchList, BatchTerms, RequestCounts
-from coordinatord.api.batches.batches import status_of
+from coordinatord.api.batches.batches import batch_status
 from coordinatord.api.batches.batches_sql import BatchRow
 
 _COMMON_FIELDS: Final = (
@@ -20,7 +20,7 @@ def _common_members(row: BatchRow) -> dict[str, Any]:
     return {
         **{name: getattr(row, name) for name in _COMMON_FIELDS},
         "errors": msgspec.json.decode(row.errors, type=BatchErrors) if row.errors is not None else None,
-        "status": status_of(row),
+        "status": batch_status(row),
         "request_counts": RequestCounts(row.completed, row.failed, row.total),
         "metadata": json.loads(row.metadata),
         "svc": BatchTerms(row.completion_window),

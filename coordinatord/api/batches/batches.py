@@ -25,7 +25,7 @@ BatchAtSnapshot = tuple[Snapshot, BatchRow]
 _MAX_ID_CHARACTERS: Final = 16_384  # an id may be any text; an unknown id is not found
 
 
-def status_of(batch: BatchRow) -> states.BatchStatus:
+def batch_status(batch: BatchRow) -> states.BatchStatus:
     """Return the status of a batch, from the times in its row and from its lines."""
     for status, at in (
         ("failed", batch.failed_at),
@@ -46,7 +46,7 @@ def status_of(batch: BatchRow) -> states.BatchStatus:
 def is_cancellable(batch: BatchRow) -> bool:
     """Return True if the batch may be cancelled. A batch that is being cancelled may be cancelled again without
     effect."""
-    return status_of(batch) in ("validating", "in_progress", "cancelling")
+    return batch_status(batch) in ("validating", "in_progress", "cancelling")
 
 
 ENDPOINTS: Final = ("/v1/responses", "/v1/embeddings")

@@ -10,10 +10,10 @@ from typing import Final, Literal
 import asyncpg
 import attrs
 
-from coordinatord.api.batches.lines_sql import LINE_OUTCOME, LINES_WITH_JOBS
+from coordinatord.api.batches.lines_sql import LINE_OUTCOME_SQL, LINES_WITH_JOBS
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.notices import BATCH_MOVED, notify_outbox
-from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
+from coordinatord.storage.database.snapshot_sql import SNAPSHOT_COLUMNS, Snapshot, snapshot_from_rows
 
 Ending = Literal["completed", "expired", "cancelled"]
 
@@ -83,7 +83,7 @@ _JOIN_COUNTS: Final = (
     " union all select count(*)::integer, (count(*) filter (where o.outcome = 'completed'))::integer,"
     " (count(*) filter (where o.outcome <> 'completed'))::integer,"
     " coalesce((select w.expanded from batch_work w where w.batch_id = b.id), false)"
-    f" from (select {LINE_OUTCOME} as outcome from {LINES_WITH_JOBS} where l.batch_id = b.id) o"
+    f" from (select {LINE_OUTCOME_SQL} as outcome from {LINES_WITH_JOBS} where l.batch_id = b.id) o"
     " having b.ends_as is null and b.failed_at is null) c on true"
 )
 
@@ -131,12 +131,12 @@ async def find_created(
 
 async def read_batch(connection: Connection, batch_id: str, owner: bytes) -> tuple[Snapshot, BatchRow | None]:
     records = await connection.fetch(
-        f"select {_COLUMNS}, c.*, {SNAPSHOT} from index_position p"
+        f"select {_COLUMNS}, c.*, {SNAPSHOT_COLUMNS} from index_position p"
         f" left join batches b on b.id = $1 and b.owner = $2 {_JOIN_COUNTS}",
         batch_id,
         owner,
     )
-    return snapshot_of(records), next(iter(_batch_rows(records)), None)
+    return snapshot_from_rows(records), next(iter(_batch_rows(records)), None)
 
 
 async def read_page(
@@ -144,14 +144,14 @@ async def read_page(
 ) -> tuple[Snapshot, list[BatchRow]]:
     """Read the batches before this position in the list, newest first. Without a position, begin with the newest."""
     records = await connection.fetch(
-        f"select {_COLUMNS}, c.*, {SNAPSHOT} from index_position p"
+        f"select {_COLUMNS}, c.*, {SNAPSHOT_COLUMNS} from index_position p"
         " left join lateral (select * from batches where owner = $1 and ($2::bigint is null or place < $2)"
         f" order by place desc limit $3) b on true {_JOIN_COUNTS} order by b.place desc",
         owner,
         older_than_position,
         limit,
     )
-    return snapshot_of(records), _batch_rows(records)
+    return snapshot_from_rows(records), _batch_rows(records)
 
 
 def _batch_rows(records: Sequence[asyncpg.Record]) -> list[BatchRow]:

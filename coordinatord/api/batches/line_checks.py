@@ -13,7 +13,7 @@ from common.refusal import Refused
 from coordinatord.api.batches.line_reader import MAX_LINE_BYTES, InputLine
 from coordinatord.api.batches.lines_sql import LineRecord
 from coordinatord.api.files.foreign_lines import foreign_line_error
-from coordinatord.api.orders.bodies import OrderBody, PaidOrder, optional_field_faults, paid_order_of
+from coordinatord.api.orders.bodies import OrderBody, PaidOrder, optional_field_faults, to_paid_order
 from coordinatord.api.orders.faults import Fault
 from coordinatord.api.orders.validation import container_faults, order_faults, payment_faults
 
@@ -96,7 +96,7 @@ class LineChecks:
             order = _read_order(values)
         except Refused as error:
             return _failure_record(line, error.code or "invalid_line", error.message)
-        paid = paid_order_of(order)
+        paid = to_paid_order(order)
         if paid is None:
             message = "; ".join(
                 [INCOMPLETE_LINE_MESSAGE, *(fault.message for fault in _missing_payment_faults(values))]

@@ -17,13 +17,13 @@ _LINE_CODE_BRANCHES: Final = " ".join(f"when {number} then '{name}'" for number,
 # A failover may lose the relay of a post but keep its batch, which then posts the line again. So if the database was
 # replaced after the batch was created, and the chain refuses a post as a duplicate, the batch itself posted the job
 # before the failover.
-_POSTED_BEFORE: Final = (
+_IS_POSTED_BEFORE: Final = (
     "(r.state = 'refused' and r.reason = 'DuplicateJob' and (select b.created_at from batches b"
     " where b.id = l.batch_id) < (select since from server_epoch))"
 )
 # Outcome of a line: `completed`, the code of its error, or null while the line runs. A job counts only if this batch
 # posted it. If a job with the same id existed before, the chain has refused the line.
-LINE_OUTCOME: Final = (
+LINE_OUTCOME_SQL: Final = (
     "case when l.result is not null then 'completed' when l.code is not null then l.code"
     " when r.state = 'refused' and j.job_id is null then coalesce(r.reason, 'unknown')"
     f" when j.state = {JobState.SETTLED} then 'completed'"
@@ -31,7 +31,7 @@ LINE_OUTCOME: Final = (
 )
 LINES_WITH_JOBS: Final = (
     "batch_lines l left join relays r on r.id = l.relay_id"
-    f" left join lateral (select * from jobs where job_id = l.job_id and (r.state = 'mined' or {_POSTED_BEFORE})"
+    f" left join lateral (select * from jobs where job_id = l.job_id and (r.state = 'mined' or {_IS_POSTED_BEFORE})"
     " limit 1) j on true"  # the limit keeps the planner from reading all jobs
 )
 
@@ -89,7 +89,7 @@ async def all_lines_ended(connection: Connection, batch_id: str) -> bool:
     """Return True if every line has ended according to the index. Return False while the index is being rebuilt."""
     ended: bool = await connection.fetchval(
         "select exists (select from index_position where not rebuilding) and not exists"
-        f" (select from index_position p, {LINES_WITH_JOBS} where l.batch_id = $1 and {LINE_OUTCOME} is null)",
+        f" (select from index_position p, {LINES_WITH_JOBS} where l.batch_id = $1 and {LINE_OUTCOME_SQL} is null)",
         batch_id,
     )
     return ended
@@ -111,7 +111,8 @@ async def store_outcomes(connection: Connection, batch_id: str) -> bool:
     written = await connection.fetchval(
         "with ends as (select l.line, o.outcome, j.result_cid, j.provider_id, j.rate_in::text as rate_in,"
         " j.rate_out::text as rate_out, j.completion_tok"
-        f" from index_position p cross join {LINES_WITH_JOBS} cross join lateral (select {LINE_OUTCOME} as outcome) o"
+        f" from index_position p cross join {LINES_WITH_JOBS}"
+        f" cross join lateral (select {LINE_OUTCOME_SQL} as outcome) o"
         " where l.batch_id = $1 and not p.rebuilding and l.code is null and l.result is null),"
         " written as (update batch_lines l set"
         " code = case when e.outcome is distinct from 'completed' then coalesce(e.outcome, 'expired') end,"

@@ -8,8 +8,8 @@ from typing import Final
 
 import attrs
 
-from coordinatord.api.book.liveness_sql import LIVE_SINCE
-from coordinatord.api.book.reliability_sql import RELIABILITY_COLUMNS, SETTLED_SHARE, ReliabilityRow
+from coordinatord.api.book.liveness_sql import LIVE_SINCE_SQL
+from coordinatord.api.book.reliability_sql import RELIABILITY_COLUMNS, SETTLED_SHARE_SQL, ReliabilityRow
 from coordinatord.storage.database.connections import Database
 
 _MAX_PROBE_ASKS: Final = 1000
@@ -52,13 +52,13 @@ _FROM_LIVE_ASKS: Final = (
     "from asks a join providers v on v.provider_id = a.provider_id and v.box_key is not null"
     " join claimers c on c.provider_id = a.provider_id and c.model_id = a.model_id and c.may_claim"
     " join liveness l on l.provider_id = a.provider_id and l.model_id = a.model_id"
-    f" and l.seen_at > {LIVE_SINCE}"
+    f" and l.seen_at > {LIVE_SINCE_SQL}"
     " left join reliability r on r.provider_id = a.provider_id and r.model_id = a.model_id"
     " cross join lateral (select c.room - c.designated_jobs as room offset 0) w"
 )
 # Load in quarters of the capacity, so that a difference of one job does not outweigh the time of the last pick.
 _TIE_BREAK_ORDER: Final = (
-    f"div(4 * (c.capacity - w.room), c.capacity), l.picked_at nulls first, {SETTLED_SHARE} desc, a.provider_id"
+    f"div(4 * (c.capacity - w.room), c.capacity), l.picked_at nulls first, {SETTLED_SHARE_SQL} desc, a.provider_id"
 )
 
 

@@ -17,7 +17,7 @@ from common.api.states import JobState
 from coordinatord.api.book.jobs_sql import JOB_COLUMNS, JobRow, job_row
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.connections import Database
-from coordinatord.storage.database.snapshot_sql import JOBS_COUNTED, SNAPSHOT, Snapshot, snapshot_of
+from coordinatord.storage.database.snapshot_sql import ARE_JOBS_COUNTED, SNAPSHOT_COLUMNS, Snapshot, snapshot_from_rows
 
 PAGE_TIMEOUT_S: Final = 10.0
 _STATES: Final = {state.name.capitalize(): state for state in JobState}
@@ -64,7 +64,7 @@ async def read_page(
     statement = page_statement(job_filter, limit, offset)
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(statement.sql, *statement.values, timeout=PAGE_TIMEOUT_S)
-    snapshot = snapshot_of(rows)
+    snapshot = snapshot_from_rows(rows)
     if statement.uses_counts and not rows[0]["counted"]:
         raise Retryable("not_ready", "the index has not counted its jobs yet; try again")
     return snapshot, [job_row(row) for row in rows if row["job_id"] is not None]
@@ -81,8 +81,9 @@ def page_statement(job_filter: JobFilter, limit: int, offset: int) -> PageStatem
     else:
         walk, counts = job_list.walk_sql(limit, offset), ""
     sql = (
-        f"{job_list.posted_before_sql()}{counts} select {JOB_COLUMNS}, {SNAPSHOT}, {JOBS_COUNTED} as counted"
-        f" from index_position p left join lateral (select j.* from ({walk}) w join jobs j on j.ordinal = w.ordinal) j"
+        f"{job_list.posted_before_sql()}{counts} select {JOB_COLUMNS}, {SNAPSHOT_COLUMNS},"
+        f" {ARE_JOBS_COUNTED} as counted from index_position p"
+        f" left join lateral (select j.* from ({walk}) w join jobs j on j.ordinal = w.ordinal) j"
         f" on true order by j.ordinal {job_list.direction}"
     )
     return PageStatement(sql, job_list.values, uses_counts)

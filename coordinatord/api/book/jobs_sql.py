@@ -12,11 +12,11 @@ import attrs
 from common.api.states import EndedBecause, JobState
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.prepared import PreparedConnection
-from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
+from coordinatord.storage.database.snapshot_sql import SNAPSHOT_COLUMNS, Snapshot, snapshot_from_rows
 
 # Condition for expired jobs that the indexer has not marked yet, because very many jobs expired at the same time.
 _EXPIRED_UNMARKED: Final = f"j.state = {JobState.OPEN} and j.expires_at < p.block_time"
-AMOUNT: Final = "(j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee)"  # payment that the claim of job `j` collects
+AMOUNT_SQL: Final = "(j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee)"  # payment that the claim of job `j` collects
 # Columns of a `JobRow`, from `jobs j` and `index_position p`. Numbers that the API returns as strings are read as text,
 # because decoding a Decimal costs more than the rest of the row.
 JOB_COLUMNS: Final = (
@@ -28,7 +28,7 @@ JOB_COLUMNS: Final = (
     " (select name from models m where m.model_id = j.model_id) as model,"
     f" case when {_EXPIRED_UNMARKED} or j.ended_because = {EndedBecause.EXPIRY} then j.expires_at else j.ended_at end"
     " as ended_at,"
-    f" {AMOUNT}::text as amount,"
+    f" {AMOUNT_SQL}::text as amount,"
     f" case when j.state = {JobState.SETTLED} then j.cost::text end as provider_paid, j.fee_bps, j.gas_fee::text"
 )
 
@@ -75,14 +75,16 @@ def job_row(record: asyncpg.Record) -> JobRow:
     return JobRow(*record[: len(_JOB_FIELDS)])
 
 
-_JOBS_BY_IDS: Final = f"select {JOB_COLUMNS}, {SNAPSHOT} from index_position p left join jobs j on j.job_id = any($1)"
+_SELECT_JOBS_BY_IDS: Final = (
+    f"select {JOB_COLUMNS}, {SNAPSHOT_COLUMNS} from index_position p left join jobs j on j.job_id = any($1)"
+)
 
 
 async def read_jobs_by_ids(
     connection: PreparedConnection, job_ids: Sequence[bytes]
 ) -> tuple[Snapshot, dict[bytes, JobRow]]:
-    rows = await connection.fetch(_JOBS_BY_IDS, job_ids)
-    return snapshot_of(rows), {row["job_id"]: job_row(row) for row in rows if row["job_id"] is not None}
+    rows = await connection.fetch(_SELECT_JOBS_BY_IDS, job_ids)
+    return snapshot_from_rows(rows), {row["job_id"]: job_row(row) for row in rows if row["job_id"] is not None}
 
 
 async def read_posted_block(connection: Connection, job_id: bytes) -> int | None:

@@ -11,9 +11,9 @@ import attrs
 
 from common.api.states import JobState
 from coordinatord.api.book.job_pages_sql import JobFilter
-from coordinatord.api.book.jobs_sql import AMOUNT, JOB_COLUMNS, JobRow, job_row
+from coordinatord.api.book.jobs_sql import AMOUNT_SQL, JOB_COLUMNS, JobRow, job_row
 from coordinatord.storage.database.connections import Connection
-from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
+from coordinatord.storage.database.snapshot_sql import SNAPSHOT_COLUMNS, Snapshot, snapshot_from_rows
 
 MAX_LEASED_JOBS_PER_POLL: Final = 1000
 _HELD_BACK_PROVIDER_ID: Final = 0  # provider id in the lease of a job that is held back
@@ -68,7 +68,7 @@ _LEASE_JOBS: Final = f"""
             set provider_id = excluded.provider_id, model_id = excluded.model_id, expires_at = excluded.expires_at
             where l.expires_at <= statement_timestamp() or l.provider_id = excluded.provider_id
         returning l.job_id)
-    select page.*, {SNAPSHOT}
+    select page.*, {SNAPSHOT_COLUMNS}
     from index_position p left join lateral (
         select {JOB_COLUMNS}, j.posted_log, j.is_new
         from (select * from held j where {_MATCHES_FILTERS}
@@ -94,7 +94,9 @@ async def lease_jobs(
         job_filter.owner,
         job_filter.posted_before,
     )
-    return snapshot_of(rows), [LeasedJob(job_row(row), row["is_new"]) for row in rows if row["job_id"] is not None]
+    return snapshot_from_rows(rows), [
+        LeasedJob(job_row(row), row["is_new"]) for row in rows if row["job_id"] is not None
+    ]
 
 
 async def lock_leases(connection: Connection, model_id: int) -> None:
@@ -119,7 +121,7 @@ async def hold_back_jobs(connection: Connection, job_ids: Sequence[bytes]) -> No
 
 async def hold_back_unaffordable_jobs(connection: Connection, owner: bytes, balance: int) -> None:
     """Hold back each open job of the owner that costs more than `balance`."""
-    await _hold_back_where(connection, f"j.owner = $3 and {AMOUNT} > $4::numeric", owner, balance)
+    await _hold_back_where(connection, f"j.owner = $3 and {AMOUNT_SQL} > $4::numeric", owner, balance)
 
 
 async def _hold_back_where(connection: Connection, condition: str, *values: object) -> None:

@@ -8,7 +8,7 @@ import attrs
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.prepared import PreparedConnection
 
-LIVE_SINCE: Final = "clock_timestamp() - {} * interval '1 millisecond'"
+LIVE_SINCE_SQL: Final = "clock_timestamp() - {} * interval '1 millisecond'"
 
 
 @attrs.frozen(slots=True)

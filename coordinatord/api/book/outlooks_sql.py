@@ -7,7 +7,7 @@ import attrs
 
 from coordinatord.api.book.leases_sql import PollKey
 from coordinatord.storage.database.prepared import PreparedConnection
-from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
+from coordinatord.storage.database.snapshot_sql import SNAPSHOT_COLUMNS, Snapshot, snapshot_from_rows
 
 
 @attrs.frozen(slots=True)
@@ -61,7 +61,7 @@ _SELECT_OUTLOOKS: Final = f"""
         o.has_open_jobs and exists (
             select from leases l where l.provider_id = o.provider_id and l.model_id = o.model_id
                 and l.expires_at > statement_timestamp()) as has_leases,
-        {SNAPSHOT}
+        {SNAPSHOT_COLUMNS}
     from index_position p cross join outlooks o
 """
 
@@ -73,4 +73,4 @@ async def read_outlooks(
     rows = await connection.fetch(
         _SELECT_OUTLOOKS, [poller.provider_id for poller in pollers], [poller.model_id for poller in pollers]
     )
-    return snapshot_of(rows), {PollKey(row[0], row[1]): PollOutlook(*row[2:8]) for row in rows}
+    return snapshot_from_rows(rows), {PollKey(row[0], row[1]): PollOutlook(*row[2:8]) for row in rows}

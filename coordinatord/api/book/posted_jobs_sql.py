@@ -17,7 +17,7 @@ ORDER_INTEGER_FIELDS: Final = (
 _COLUMNS: Final = ", ".join(
     f"j.{name}" for name in ("job_id", "owner", "c", *ORDER_INTEGER_FIELDS, "fee_bps", "gas_fee", "pay_sig")
 )
-_POSTED_BY_IDS: Final = f"select {_COLUMNS} from jobs j where j.job_id = any($1)"
+_SELECT_POSTED_BY_IDS: Final = f"select {_COLUMNS} from jobs j where j.job_id = any($1)"
 
 
 async def read_posted_terms(
@@ -27,7 +27,7 @@ async def read_posted_terms(
     found: dict[bytes, RegisteredJob | None] = dict.fromkeys(job_ids)
     found |= {
         row["job_id"]: RegisteredJob(posted_order(row), row["pay_sig"])
-        for row in await connection.fetch(_POSTED_BY_IDS, job_ids)
+        for row in await connection.fetch(_SELECT_POSTED_BY_IDS, job_ids)
     }
     return found
 

@@ -10,7 +10,7 @@ from common.bundle import BUNDLE_MEMBER
 from coordinatord.api.book.reliability_sql import ALL_MODELS, RELIABILITY_COLUMNS, ReliabilityRow
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.prepared import PreparedConnection
-from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
+from coordinatord.storage.database.snapshot_sql import SNAPSHOT_COLUMNS, Snapshot, snapshot_from_rows
 
 
 async def _read_page(
@@ -20,13 +20,14 @@ async def _read_page(
     because null means that the page has no rows."""
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
-            f"select page.*, {SNAPSHOT} from index_position p left join lateral ({page}) page on true order by {order}",
+            f"select page.*, {SNAPSHOT_COLUMNS} from index_position p left join lateral ({page}) page on true"
+            f" order by {order}",
             *values,
         )
-    return snapshot_of(rows), [row for row in rows if row[0] is not None]
+    return snapshot_from_rows(rows), [row for row in rows if row[0] is not None]
 
 
-_ASKS: Final = (
+_SELECT_ASKS: Final = (
     f"select a.provider_id, a.model_id, a.sla, a.rate_in::text, a.rate_out::text, {RELIABILITY_COLUMNS},"
     f" case when position('{BUNDLE_MEMBER}'::bytea in v.evidence) > 0 then v.evidence end as announcement"
     " from asks a join providers v on v.provider_id = a.provider_id"
@@ -34,7 +35,7 @@ _ASKS: Final = (
     " where v.listed and ($1::bigint is null or a.model_id = $1)"
     " order by a.provider_id, a.model_id, a.sla limit $2 offset $3"
 )
-_FLOORS: Final = (
+_SELECT_FLOORS: Final = (
     "select a.model_id, a.sla, min(a.rate_in)::text as rate_in, min(a.rate_out)::text as rate_out"
     " from asks a join providers v using (provider_id) join models m using (model_id)"
     " where v.listed and ($1::bigint is null or a.model_id = $1) and ($2::bigint is null or a.sla = $2)"
@@ -47,7 +48,9 @@ async def read_asks(
 ) -> tuple[Snapshot, list[asyncpg.Record]]:
     """Read asks with the provider's reliability. `announcement` is the provider's evidence if this evidence may
     announce bundles, otherwise null."""
-    return await _read_page(database, _ASKS, "page.provider_id, page.model_id, page.sla", model_id, limit, offset)
+    return await _read_page(
+        database, _SELECT_ASKS, "page.provider_id, page.model_id, page.sla", model_id, limit, offset
+    )
 
 
 async def read_floors(
@@ -55,16 +58,17 @@ async def read_floors(
 ) -> tuple[Snapshot, list[asyncpg.Record]]:
     """Read the lowest rate for input and the lowest rate for output, by model and window. The two rates may be from
     different providers."""
-    return await _read_page(database, _FLOORS, "page.model_id, page.sla", model_id, sla, limit, offset)
+    return await _read_page(database, _SELECT_FLOORS, "page.model_id, page.sla", model_id, sla, limit, offset)
 
 
 async def read_windows(database: Database) -> tuple[Snapshot, tuple[int, ...]]:
     """Return the completion windows that the market allows, in seconds, shortest first."""
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
-            f"select s.sla_secs, {SNAPSHOT} from index_position p left join slas s on s.allowed order by s.sla_secs"
+            f"select s.sla_secs, {SNAPSHOT_COLUMNS} from index_position p left join slas s on s.allowed"
+            " order by s.sla_secs"
         )
-    return snapshot_of(rows), tuple(row["sla_secs"] for row in rows if row["sla_secs"] is not None)
+    return snapshot_from_rows(rows), tuple(row["sla_secs"] for row in rows if row["sla_secs"] is not None)
 
 
 @attrs.frozen(slots=True)
@@ -89,7 +93,7 @@ _PROVIDER_COLUMNS: Final = (
     f" as allowed_models, capacity(v) as capacity, v.active_jobs, v.requested, {RELIABILITY_COLUMNS}"
 )
 _JOIN_RELIABILITY: Final = f"left join reliability r on r.provider_id = v.provider_id and r.model_id = {ALL_MODELS}"
-_PROVIDERS: Final = (
+_SELECT_PROVIDERS: Final = (
     f"select {_PROVIDER_COLUMNS} from providers v {_JOIN_RELIABILITY}"
     " where v.provider_id > $2 order by v.provider_id limit $1"
 )
@@ -97,12 +101,12 @@ _PROVIDERS: Final = (
 
 async def read_providers(database: Database, limit: int, offset: int) -> tuple[Snapshot, list[ProviderRow]]:
     """Return a page. The registry numbers providers from 1 without gaps, so an offset is a provider id."""
-    snapshot, rows = await _read_page(database, _PROVIDERS, "page.provider_id", limit, offset)
+    snapshot, rows = await _read_page(database, _SELECT_PROVIDERS, "page.provider_id", limit, offset)
     return snapshot, [_provider_row(row) for row in rows]
 
 
-_PROVIDERS_BY_IDS: Final = (
-    f"select {_PROVIDER_COLUMNS}, {SNAPSHOT} from index_position p"
+_SELECT_PROVIDERS_BY_IDS: Final = (
+    f"select {_PROVIDER_COLUMNS}, {SNAPSHOT_COLUMNS} from index_position p"
     f" left join providers v on v.provider_id = any($1) {_JOIN_RELIABILITY}"
 )
 
@@ -110,8 +114,10 @@ _PROVIDERS_BY_IDS: Final = (
 async def read_providers_by_ids(
     connection: PreparedConnection, provider_ids: Sequence[int]
 ) -> tuple[Snapshot, dict[int, ProviderRow]]:
-    rows = await connection.fetch(_PROVIDERS_BY_IDS, provider_ids)
-    return snapshot_of(rows), {row["provider_id"]: _provider_row(row) for row in rows if row["provider_id"] is not None}
+    rows = await connection.fetch(_SELECT_PROVIDERS_BY_IDS, provider_ids)
+    return snapshot_from_rows(rows), {
+        row["provider_id"]: _provider_row(row) for row in rows if row["provider_id"] is not None
+    }
 
 
 def _provider_row(row: asyncpg.Record) -> ProviderRow:
@@ -128,17 +134,17 @@ class ModelRow:
 
 
 _MODEL_COLUMNS: Final = "m.model_id, m.name, m.enabled, m.owned_by, m.params_schema"
-_MODELS: Final = f"select {_MODEL_COLUMNS} from models m order by m.model_id limit $1 offset $2"
-_ALLOWLIST: Final = "select key, status, entry from allowlist order by key limit $1 offset $2"
+_SELECT_MODELS: Final = f"select {_MODEL_COLUMNS} from models m order by m.model_id limit $1 offset $2"
+_SELECT_ALLOWLIST: Final = "select key, status, entry from allowlist order by key limit $1 offset $2"
 
 
 async def read_models(database: Database, limit: int, offset: int) -> tuple[Snapshot, list[ModelRow]]:
-    snapshot, rows = await _read_page(database, _MODELS, "page.model_id", limit, offset)
+    snapshot, rows = await _read_page(database, _SELECT_MODELS, "page.model_id", limit, offset)
     return snapshot, [_model_row(row) for row in rows]
 
 
-_MODELS_BY_NAMES: Final = (
-    f"select distinct on (m.name) {_MODEL_COLUMNS}, {SNAPSHOT} from index_position p"
+_SELECT_MODELS_BY_NAMES: Final = (
+    f"select distinct on (m.name) {_MODEL_COLUMNS}, {SNAPSHOT_COLUMNS} from index_position p"
     " left join models m on m.name = any($1) order by m.name, m.enabled desc, m.model_id"
 )
 
@@ -148,8 +154,8 @@ async def read_models_by_names(
 ) -> tuple[Snapshot, dict[str, ModelRow]]:
     """Return models by name. Names are not unique on the chain. If several models have a name, an enabled model takes
     precedence, then the oldest model."""
-    rows = await connection.fetch(_MODELS_BY_NAMES, names)
-    return snapshot_of(rows), {row["name"]: _model_row(row) for row in rows if row["name"] is not None}
+    rows = await connection.fetch(_SELECT_MODELS_BY_NAMES, names)
+    return snapshot_from_rows(rows), {row["name"]: _model_row(row) for row in rows if row["name"] is not None}
 
 
 def _model_row(row: asyncpg.Record) -> ModelRow:
@@ -157,4 +163,4 @@ def _model_row(row: asyncpg.Record) -> ModelRow:
 
 
 async def read_allowlist(database: Database, limit: int, offset: int) -> tuple[Snapshot, list[asyncpg.Record]]:
-    return await _read_page(database, _ALLOWLIST, "page.key", limit, offset)
+    return await _read_page(database, _SELECT_ALLOWLIST, "page.key", limit, offset)

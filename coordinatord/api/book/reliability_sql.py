@@ -39,12 +39,12 @@ RELIABILITY_COLUMNS: Final = (
 )
 # Share of claimed jobs that were settled. One settled and one lost job are added for every provider, so that a single
 # job does not rank a provider first, and new providers rank between reliable and unreliable ones.
-SETTLED_SHARE: Final = (
+SETTLED_SHARE_SQL: Final = (
     "(coalesce(r.settled, 0) + 1)::float8"
     " / (coalesce(r.settled, 0) + coalesce(r.failed, 0) + coalesce(r.reclaimed, 0) + 2)"
 )
 
-_RECOUNT: Final = (
+_RECOUNT_RELIABILITY: Final = (
     "with ended as (select j.provider_id, j.model_id, j.ended_because, greatest(j.ended_at - j.claimed_at, 0) as secs,"
     " count(*) as jobs, sum(j.completion_tok) as units from jobs j, index_position p"
     " where j.ended_at > p.block_time - $1::bigint and j.ended_at is not null and j.provider_id > 0"
@@ -90,5 +90,5 @@ class ReliabilityCounter:
         began = self.clock()
         if began < self._next_count_at:
             return
-        await connection.execute(_RECOUNT, RELIABILITY_PERIOD_S)
+        await connection.execute(_RECOUNT_RELIABILITY, RELIABILITY_PERIOD_S)
         self._next_count_at = self.clock() + _PAUSE_TO_COUNT_RATIO * (self.clock() - began)

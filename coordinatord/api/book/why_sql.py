@@ -12,9 +12,9 @@ import attrs
 
 from coordinatord.api.book.jobs_sql import JOB_COLUMNS, JobRow, job_row
 from coordinatord.api.book.leases_sql import MAX_LEASED_JOBS_PER_POLL
-from coordinatord.api.book.liveness_sql import LIVE_SINCE
+from coordinatord.api.book.liveness_sql import LIVE_SINCE_SQL
 from coordinatord.storage.database.connections import Connection
-from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
+from coordinatord.storage.database.snapshot_sql import SNAPSHOT_COLUMNS, Snapshot, snapshot_from_rows
 
 _MAX_LISTED_POLLERS: Final = 100
 _MAX_UNLISTED_POLLERS: Final = 10  # few, because anyone may register and poll
@@ -76,7 +76,7 @@ class ProviderFacts:
 async def read_job(connection: Connection, job_id: bytes) -> tuple[Snapshot, OpenJob | None]:
     """Return the job, or None when it is not open."""
     rows = await connection.fetch(
-        f"select page.*, {SNAPSHOT} from index_position p left join lateral ("
+        f"select page.*, {SNAPSHOT_COLUMNS} from index_position p left join lateral ("
         f" select {JOB_COLUMNS}, j.posted_log, m.enabled, j.key_lost, j.leased_to,"
         " (select ceil(extract(epoch from l.expires_at - clock_timestamp()))::bigint from leases l"
         "  where l.job_id = j.job_id) as left,"
@@ -86,7 +86,7 @@ async def read_job(connection: Connection, job_id: bytes) -> tuple[Snapshot, Ope
         " from open_jobs j left join models m on m.model_id = j.model_id where j.job_id = $1) page on true",
         job_id,
     )
-    snapshot, row = snapshot_of(rows), rows[0]
+    snapshot, row = snapshot_from_rows(rows), rows[0]
     if row["job_id"] is None:
         return snapshot, None
     return snapshot, OpenJob(
@@ -102,7 +102,7 @@ async def read_job(connection: Connection, job_id: bytes) -> tuple[Snapshot, Ope
 
 
 # `near`: providers that poll for the model or have an ask for it, and the job's designated provider and lease holder.
-_PROVIDERS: Final = f"""
+_SELECT_PROVIDERS: Final = f"""
     with near as (
         (select l.provider_id from liveness l join providers v using (provider_id)
             where l.model_id = $1 and v.listed order by l.seen_at desc limit {_MAX_LISTED_POLLERS})
@@ -113,7 +113,7 @@ _PROVIDERS: Final = f"""
             order by min(a.rate_in * $5::bigint + a.rate_out * $6::bigint) limit {_MAX_ASKERS})
         union select v.provider_id from providers v where v.provider_id = any($7::bigint[]))
     select c.provider_id, c.listed, c.allowed, c.capacity, c.active_jobs,
-        coalesce(l.seen_at > {LIVE_SINCE.format("$8")}, false) as live,
+        coalesce(l.seen_at > {LIVE_SINCE_SQL.format("$8")}, false) as live,
         extract(epoch from clock_timestamp() - l.seen_at)::bigint as seconds_since_poll,
         coalesce(l.free, 0) as free_slots,
         (select count(*) from leases x join open_jobs k on k.job_id = x.job_id
@@ -127,7 +127,7 @@ _PROVIDERS: Final = f"""
     from near n join claimers c on c.provider_id = n.provider_id and c.model_id = $1
     left join liveness l on l.provider_id = c.provider_id and l.model_id = $1
 """
-_ASKS: Final = (
+_SELECT_ASKS: Final = (
     "select n.id as provider_id, a.sla, a.rate_in::text as rate_in, a.rate_out::text as rate_out"
     " from unnest($1::bigint[]) as n(id) cross join lateral (select * from asks a"
     " where a.provider_id = n.id and a.model_id = $2"
@@ -140,7 +140,7 @@ async def read_providers(connection: Connection, job: OpenJob, liveness_ms: int)
     provider or lease holder."""
     row = job.row
     rows = await connection.fetch(
-        _PROVIDERS,
+        _SELECT_PROVIDERS,
         row.model_id,
         row.sla_secs,
         int(row.rate_in),
@@ -160,7 +160,7 @@ async def _read_asks(
     connection: Connection, provider_ids: list[int], model_id: int, sla_secs: int
 ) -> dict[int, list[AskedWindow]]:
     found: dict[int, list[AskedWindow]] = defaultdict(list)
-    rows: list[asyncpg.Record] = await connection.fetch(_ASKS, provider_ids, model_id, sla_secs)
+    rows: list[asyncpg.Record] = await connection.fetch(_SELECT_ASKS, provider_ids, model_id, sla_secs)
     for row in rows:
         found[row["provider_id"]].append(AskedWindow(row["sla"], int(row["rate_in"]), int(row["rate_out"])))
     return found

@@ -9,7 +9,7 @@ from coordinatord.storage.database.connections import Connection
 
 # A lost key matters while orders sealed to it can be claimed (a day) and settled (another day), plus a margin of an
 # hour.
-_RECENT_LOSS: Final = "lost_at > clock_timestamp() - interval '49 hours'"
+_IS_RECENT_LOSS: Final = "lost_at > clock_timestamp() - interval '49 hours'"
 
 
 @attrs.frozen(slots=True)
@@ -63,7 +63,7 @@ async def delete_old_records(connection: Connection) -> None:
     """Delete records of keys that were erased or lost more than 49 hours ago."""
     await connection.execute(
         "delete from escrow_generations where erased_at < clock_timestamp() - interval '49 hours'"
-        f" or not coalesce({_RECENT_LOSS}, true)"
+        f" or not coalesce({_IS_RECENT_LOSS}, true)"
     )
 
 

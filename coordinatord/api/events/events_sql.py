@@ -9,7 +9,7 @@ import attrs
 from common.api.events import OUTCOME_BY_EVENT, EventKind
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.prepared import PreparedConnection
-from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
+from coordinatord.storage.database.snapshot_sql import SNAPSHOT_COLUMNS, Snapshot, snapshot_from_rows
 
 _COLUMNS: Final = (
     "id, kind, block_number, block_time, job_id, owner, model_id, provider_id, designated, state, ended_because,"
@@ -81,7 +81,7 @@ class EventFilter:
         )
 
 
-def reset_at(event: LoggedEvent) -> LoggedEvent:
+def to_reset_event(event: LoggedEvent) -> LoggedEvent:
     """Return a reset with the id of this event. The reset replaces all events up to this id."""
     return LoggedEvent(event.id, EventKind.RESET, event.block_number, event.block_time)
 
@@ -136,10 +136,10 @@ async def read_current_events(
         f"select (select max(id) from events) as newest, j.job_id, j.owner, j.model_id, j.provider_id, j.designated,"
         " case when j.state = 0 and j.expires_at < p.block_time then 3 else j.state end as state,"
         " case when j.state = 0 and j.expires_at < p.block_time then 5 else j.ended_because end as ended_because,"
-        f" {SNAPSHOT} from index_position p left join jobs j on j.job_id = any($1::bytea[])",
+        f" {SNAPSHOT_COLUMNS} from index_position p left join jobs j on j.job_id = any($1::bytea[])",
         job_ids,
     )
-    snapshot = snapshot_of(rows)
+    snapshot = snapshot_from_rows(rows)
     return snapshot, {row["job_id"]: _current_event(row, snapshot) for row in rows if row["job_id"] is not None}
 
 

@@ -121,7 +121,7 @@ class EventHub:
         """Yield the events after an id that pass the filter, piece by piece, up to the newest event. If the id is not
         known, yield a reset instead."""
         if not is_known:
-            reset = events_sql.reset_at(self._recent[-1])
+            reset = events_sql.to_reset_event(self._recent[-1])
             after_id = reset.id
             yield [reset]
         first = is_known  # the first piece needs no turn, because the request already counted for it

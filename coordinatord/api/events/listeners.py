@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
-from coordinatord.api.events.events_sql import EventFilter, LoggedEvent, reset_at
+from coordinatord.api.events.events_sql import EventFilter, LoggedEvent, to_reset_event
 from coordinatord.api.events.messages import HEARTBEAT, closing_message, event_message, opening_message
 from coordinatord.base import metrics
 
@@ -36,7 +36,7 @@ class Listener:
             return  # the listener still replays the log, which includes these events
         if len(self._queue) > MAX_EVENTS_BEHIND:
             metrics.connections_ended.labels("listener", "behind").inc()
-            self._queue = [reset_at(events[-1])]
+            self._queue = [to_reset_event(events[-1])]
         else:
             self._queue += events
         self._wake()

@@ -10,7 +10,7 @@ from common.refusal import Refused
 from coordinatord.chain.contracts.job_registry import decode_settle
 from coordinatord.chain.relayer.endings_sql import IS_MINED_EXIT, IS_MINED_START
 from coordinatord.storage.database.prepared import PreparedConnection
-from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
+from coordinatord.storage.database.snapshot_sql import SNAPSHOT_COLUMNS, Snapshot, snapshot_from_rows
 
 # Each condition must equal the condition of a partial index on `subject`.
 _OP_CONDITIONS: Final = (
@@ -37,7 +37,7 @@ _SELECT_JOBS: Final = (
     "select j.posted_block, j.provider_id,"
     f" case when {_EXPIRED_UNMARKED} then {JobState.CANCELLED}::smallint else j.state end as state,"
     f" case when {_EXPIRED_UNMARKED} then {EndedBecause.EXPIRY}::smallint else j.ended_because end as ended_because,"
-    f" j.result_cid, j.completion_tok, j.job_id, {SNAPSHOT}"
+    f" j.result_cid, j.completion_tok, j.job_id, {SNAPSHOT_COLUMNS}"
     " from index_position p left join jobs j on j.job_id = any($1::bytea[])"
 )
 
@@ -83,7 +83,7 @@ async def read_jobs_with_ops(connection: PreparedConnection, job_ids: Sequence[b
         subject, settle, *others = row
         ops[subject].append(RelayedOp(_decode_settle(settle), *others))
     rows = await connection.fetch(_SELECT_JOBS, job_ids)
-    snapshot = snapshot_of(rows)
+    snapshot = snapshot_from_rows(rows)
     jobs = {row["job_id"]: IndexedJob(*row[:6]) for row in rows if row["job_id"] is not None}
     return {job_id: JobWithOps(snapshot, tuple(ops[job_id]), jobs.get(job_id)) for job_id in job_ids}
 

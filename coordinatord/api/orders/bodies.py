@@ -105,7 +105,7 @@ class PaidOrder:
         ).digest()
 
 
-def paid_order_of(body: OrderBody) -> PaidOrder | None:
+def to_paid_order(body: OrderBody) -> PaidOrder | None:
     """Return the order with its payment, or None for an order that only requests a quote."""
     if body.auth_sig is None or body.amount is None:
         return None

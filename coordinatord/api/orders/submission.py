@@ -17,7 +17,7 @@ from common.scalars import hex_of
 from common.tracing import spans
 from coordinatord.api.book.candidates_sql import LiveAsk
 from coordinatord.api.book.pending_offers_sql import PendingJob
-from coordinatord.api.orders.bodies import MarketProbe, OrderBody, PaidOrder, paid_order_of
+from coordinatord.api.orders.bodies import MarketProbe, OrderBody, PaidOrder, to_paid_order
 from coordinatord.api.orders.faults import UNKNOWN_UPLOAD, WRONG_AMOUNT, Fault
 from coordinatord.api.orders.matchmaker import Matchmaker
 from coordinatord.api.orders.validation import Findings, OrderChecks
@@ -73,7 +73,7 @@ class SubmissionService:
             return ProbeAnswer(await self.market.find_asks(body))
         for fault in self.checks.order_faults(body):
             raise fault.as_refused()
-        findings, paid = Findings(await self.checks.registry.read_fees()), paid_order_of(body)
+        findings, paid = Findings(await self.checks.registry.read_fees()), to_paid_order(body)
         if paid is None:
             return await self.quote_order(body, findings.fee_terms)
         with spans.span("submission", job=hex_of(body.job_id), model_id=body.model_id):

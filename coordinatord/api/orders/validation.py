@@ -29,7 +29,7 @@ from coordinatord.api.book.reads import MarketWindows
 from coordinatord.api.files.files import Uploads
 from coordinatord.api.files.files_sql import FileRow
 from coordinatord.api.orders import faults
-from coordinatord.api.orders.bodies import OrderBody, PaidOrder, paid_order_of
+from coordinatord.api.orders.bodies import OrderBody, PaidOrder, to_paid_order
 from coordinatord.api.orders.faults import Fault
 from coordinatord.base.clock import MAX_ORDER_LIFETIME_S, Clock
 from coordinatord.base.errors import Retryable
@@ -197,7 +197,7 @@ class OrderChecks:
 
         `report_all` means that the caller collects all failures, and `is_valid` that no check has failed yet. The post
         is simulated only for a valid order, because the revert of an invalid post would only repeat a known failure."""
-        paid = paid_order_of(body)
+        paid = to_paid_order(body)
         for fault in (
             payment_faults(paid, self.domains, self.registry.address, findings.fee_terms) if paid is not None else ()
         ):

@@ -15,10 +15,10 @@ from typing import Final
 import attrs
 
 from common.api.states import JobState
-from coordinatord.api.book.liveness_sql import LIVE_SINCE
+from coordinatord.api.book.liveness_sql import LIVE_SINCE_SQL
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.connections import Database
-from coordinatord.storage.database.snapshot_sql import JOBS_COUNTED, SNAPSHOT, Snapshot, snapshot_of
+from coordinatord.storage.database.snapshot_sql import ARE_JOBS_COUNTED, SNAPSHOT_COLUMNS, Snapshot, snapshot_from_rows
 
 _CHUNK_BITS: Final = 12
 _MAX_CHUNKS: Final = 256
@@ -59,17 +59,19 @@ class PaidRates:
 
 # The conditions compare rows of columns, so that PostgreSQL uses the index on the model. With the index on ordinals, it
 # would read a whole chunk for the few jobs of a rare model.
-_PAID_RATES: Final = f"""
+_SELECT_PAID_RATES: Final = f"""
 with chunks as materialized (
     select chunk from job_counts where list = 1 and key = int8send($1) and bits = {_CHUNK_BITS}
         and state = {JobState.SETTLED} order by chunk desc limit {_MAX_CHUNKS}),
-share as materialized (select greatest({_MIN_ROWS_PER_CHUNK}, {_MAX_SAMPLE_ROWS} / greatest(count(*), 1)) as most from
-chunks) select paid.*, m.model_id is not null as known, {JOBS_COUNTED} as counted, {SNAPSHOT} from index_position p left
-join models m on m.model_id = $1 left join lateral ( select j.claimed_at, j.rate_in::text, j.rate_out::text from chunks
-c cross join share s cross join lateral ( select j.claimed_at, j.rate_in, j.rate_out from jobs j where (j.model_id,
-j.state, j.ordinal) >= ($1, {JobState.SETTLED}, c.chunk << {_CHUNK_BITS}) and (j.model_id, j.state, j.ordinal) < ($1,
-{JobState.SETTLED}, c.chunk + 1 << {_CHUNK_BITS}) order by j.model_id desc, j.state desc, j.ordinal desc limit s.most)
-j) paid on true
+share as materialized (
+    select greatest({_MIN_ROWS_PER_CHUNK}, {_MAX_SAMPLE_ROWS} / greatest(count(*), 1)) as most from chunks)
+select paid.*, m.model_id is not null as known, {ARE_JOBS_COUNTED} as counted, {SNAPSHOT_COLUMNS}
+    from index_position p left join models m on m.model_id = $1
+    left join lateral (select j.claimed_at, j.rate_in::text, j.rate_out::text from chunks c cross join share s
+        cross join lateral (select j.claimed_at, j.rate_in, j.rate_out from jobs j
+            where (j.model_id, j.state, j.ordinal) >= ($1, {JobState.SETTLED}, c.chunk << {_CHUNK_BITS})
+                and (j.model_id, j.state, j.ordinal) < ($1, {JobState.SETTLED}, c.chunk + 1 << {_CHUNK_BITS})
+            order by j.model_id desc, j.state desc, j.ordinal desc limit s.most) j) paid on true
 """
 
 
@@ -77,8 +79,8 @@ async def read_paid_rates(database: Database, model_id: int) -> tuple[Snapshot, 
     """Return the sample of the model's paid rates, or None for an unknown model. Raise Retryable until the first
     backfill has counted the jobs."""
     async with database.connection_for_lists() as connection:
-        rows = await connection.fetch(_PAID_RATES, model_id)
-    snapshot = snapshot_of(rows)
+        rows = await connection.fetch(_SELECT_PAID_RATES, model_id)
+    snapshot = snapshot_from_rows(rows)
     if not rows[0]["counted"]:
         raise Retryable("not_ready", "the index has not counted its jobs yet; try again")
     if not rows[0]["known"]:
@@ -114,11 +116,11 @@ async def read_counts(database: Database) -> tuple[Snapshot, dict[int, int]]:
     """Return the number of jobs by state. The query reads a few rows per 2^18 jobs."""
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
-            f"select c.state, c.jobs, {JOBS_COUNTED} as counted, {SNAPSHOT} from index_position p"
+            f"select c.state, c.jobs, {ARE_JOBS_COUNTED} as counted, {SNAPSHOT_COLUMNS} from index_position p"
             " left join lateral (select state, sum(jobs)::bigint as jobs from job_counts"
             " where list = 0 and key = ''::bytea and bits = 18 group by state) c on true"
         )
-    snapshot = snapshot_of(rows)
+    snapshot = snapshot_from_rows(rows)
     if not rows[0]["counted"]:
         raise Retryable("not_ready", "the index has not counted its jobs yet; try again")
     return snapshot, {row["state"]: row["jobs"] for row in rows if row["state"] is not None}
@@ -136,20 +138,20 @@ class SlotCounts:
 async def read_slots(database: Database, liveness_ms: int) -> tuple[Snapshot, SlotCounts]:
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
-            f"select {SNAPSHOT}, s.* from index_position p left join lateral (select count(*) as providers,"
+            f"select {SNAPSHOT_COLUMNS}, s.* from index_position p left join lateral (select count(*) as providers,"
             " coalesce(sum(capacity(v)), 0)::bigint as slots,"
             " coalesce(sum(greatest(0, capacity(v) - v.active_jobs)), 0)::bigint as free from providers v"
             " where v.listed and v.provider_id in (select l.provider_id from liveness l"
-            f" where l.seen_at > {LIVE_SINCE.format('$1::bigint')})) s on true",
+            f" where l.seen_at > {LIVE_SINCE_SQL.format('$1::bigint')})) s on true",
             liveness_ms,
         )
-    return snapshot_of(rows), SlotCounts(rows[0]["providers"], rows[0]["slots"], rows[0]["free"])
+    return snapshot_from_rows(rows), SlotCounts(rows[0]["providers"], rows[0]["slots"], rows[0]["free"])
 
 
 # The block number of events has a BRIN index. A comparison with the whole array scans this index once, and then reads
 # only a few pages of the table for each number.
-_BLOCK_TIMES: Final = f"""
-select t.number, t.time, {SNAPSHOT} from index_position p left join lateral (
+_SELECT_BLOCK_TIMES: Final = f"""
+select t.number, t.time, {SNAPSHOT_COLUMNS} from index_position p left join lateral (
     select number, time from index_blocks where number = any($1::bigint[])
     union
     (select distinct on (block_number) block_number, block_time from events
@@ -160,5 +162,5 @@ select t.number, t.time, {SNAPSHOT} from index_position p left join lateral (
 async def read_block_times(database: Database, numbers: Sequence[int]) -> tuple[Snapshot, dict[int, int]]:
     """Return the Unix times of blocks. Leave out blocks that are neither near the head nor have an event in the log."""
     async with database.connection_for_lists() as connection:
-        rows = await connection.fetch(_BLOCK_TIMES, list(numbers))
-    return snapshot_of(rows), {row["number"]: row["time"] for row in rows if row["number"] is not None}
+        rows = await connection.fetch(_SELECT_BLOCK_TIMES, list(numbers))
+    return snapshot_from_rows(rows), {row["number"]: row["time"] for row in rows if row["number"] is not None}

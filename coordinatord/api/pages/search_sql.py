@@ -6,7 +6,7 @@ import attrs
 
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.connections import Database
-from coordinatord.storage.database.snapshot_sql import JOBS_COUNTED, SNAPSHOT, Snapshot, snapshot_of
+from coordinatord.storage.database.snapshot_sql import ARE_JOBS_COUNTED, SNAPSHOT_COLUMNS, Snapshot, snapshot_from_rows
 
 MAX_MATCHES: Final = 8  # of each kind
 _JOB_ID_BYTES: Final = 32
@@ -29,7 +29,7 @@ found as (
     union all
     (select 'provider', int8send(provider_id) from providers where operator between $3 and $4 order by provider_id
         limit {MAX_MATCHES + 1}))
-select f.kind, f.id, {JOBS_COUNTED} as counted, {SNAPSHOT} from index_position p left join found f on true
+select f.kind, f.id, {ARE_JOBS_COUNTED} as counted, {SNAPSHOT_COLUMNS} from index_position p left join found f on true
 """
 
 
@@ -52,7 +52,7 @@ async def find_matches(database: Database, prefix: str) -> tuple[Snapshot, Searc
     ranges = (*prefix_range(prefix, _JOB_ID_BYTES), *prefix_range(prefix, _ADDRESS_BYTES))
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(_FIND_MATCHES, *ranges)
-    snapshot = snapshot_of(rows)
+    snapshot = snapshot_from_rows(rows)
     if not rows[0]["counted"]:
         raise Retryable("not_ready", "the index has not counted its jobs yet; try again")
     by_kind: dict[str, list[Match]] = {"job": [], "owner": [], "provider": []}

@@ -99,8 +99,8 @@ class LiveSession:
     seconds_left: float
 
 
-_REVOCATIONS: Final = "select times from sessions_taken_back"
-_LIVE_SESSIONS: Final = (
+_SELECT_REVOCATIONS: Final = "select times from sessions_taken_back"
+_SELECT_LIVE_SESSIONS: Final = (
     "select t.times, s.token_hash, s.address, s.provider_id,"
     " extract(epoch from s.expires_at - clock_timestamp())::float8 as seconds_left"
     " from sessions_taken_back t left join sessions s on s.token_hash = any($1) and s.expires_at > clock_timestamp()"
@@ -111,7 +111,7 @@ async def read_sessions(
     connection: PreparedConnection, token_hashes: list[bytes]
 ) -> tuple[int, dict[bytes, LiveSession]]:
     """Return the count of revocations, and the live sessions of these tokens."""
-    rows = await connection.fetch(_LIVE_SESSIONS, token_hashes)
+    rows = await connection.fetch(_SELECT_LIVE_SESSIONS, token_hashes)
     return rows[0]["times"], {
         row["token_hash"]: LiveSession(SessionRow(row["address"], row["provider_id"]), row["seconds_left"])
         for row in rows
@@ -120,7 +120,7 @@ async def read_sessions(
 
 
 async def read_revocations(connection: PreparedConnection) -> int:
-    times: int = (await connection.fetch(_REVOCATIONS))[0]["times"]
+    times: int = (await connection.fetch(_SELECT_REVOCATIONS))[0]["times"]
     return times
 
 

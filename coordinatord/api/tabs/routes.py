@@ -36,7 +36,7 @@ TAB_FRAMES_PER_S: Final = 2_000  # for each tab and direction, in each process
 TAB_BYTES_PER_S: Final = 4 << 20
 WALLET_FRAMES_PER_S: Final = 10_000
 WALLET_BYTES_PER_S: Final = 16 << 20
-_BURST_S: Final = 2
+_RATE_LIMIT_BURST_S: Final = 2
 
 _MESSAGES_BY_CODE: Final = {
     "unknown_job": "the index has no such job",
@@ -65,8 +65,8 @@ class FrameRates:
     """Limits on frames and bytes per second. Each name has separate token buckets."""
 
     def __init__(self, frames_per_s: int, bytes_per_s: int) -> None:
-        self._frames = TokenBuckets(frames_per_s, frames_per_s * _BURST_S)
-        self._bytes = TokenBuckets(bytes_per_s, bytes_per_s * _BURST_S)
+        self._frames = TokenBuckets(frames_per_s, frames_per_s * _RATE_LIMIT_BURST_S)
+        self._bytes = TokenBuckets(bytes_per_s, bytes_per_s * _RATE_LIMIT_BURST_S)
 
     def take_or_get_wait_s(self, name: str, frames: int, size: int) -> float:
         """Take the tokens of a post and return 0.0, or return the seconds until there are enough tokens."""

@@ -10,13 +10,13 @@ from common.api.tabs import MAX_TAB_WAITING_BYTES, MAX_TAB_WAITING_FRAMES, TAB_F
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.removal_sql import remove_due
-from coordinatord.storage.database.snapshot_sql import SNAPSHOT, snapshot_of
+from coordinatord.storage.database.snapshot_sql import SNAPSHOT_COLUMNS, snapshot_from_rows
 
 MAX_ROWS_PER_READER: Final = 8  # per delivery
 
 _LIFETIME: Final = f"interval '{TAB_FRAME_LIFETIME_S} seconds'"
 _SELECT_PARTIES: Final = (
-    f"select j.job_id, j.owner, j.provider_id, j.designated, j.state, {SNAPSHOT}"
+    f"select j.job_id, j.owner, j.provider_id, j.designated, j.state, {SNAPSHOT_COLUMNS}"
     " from index_position p left join jobs j on j.job_id = any($1::bytea[])"
 )
 # The rows of one post are stored in the order of the arrays, so that their ids ascend in this order. The waiting frames
@@ -112,7 +112,7 @@ class TakenRows:
 async def read_parties(connection: PreparedConnection, job_ids: Sequence[bytes]) -> dict[bytes, TabParties | None]:
     """Return the parties of every job, or None for a job that is not in the index."""
     rows = await connection.fetch(_SELECT_PARTIES, job_ids)
-    snapshot_of(rows)
+    snapshot_from_rows(rows)
     found: dict[bytes, TabParties | None] = dict.fromkeys(job_ids)
     for row in rows:
         if row["job_id"] is not None:

@@ -25,8 +25,8 @@ MAX_COUNTED_JOBS: Final = 20_000
 # Signer used for the sum of all newcomers.
 ALL_NEWCOMERS: Final = b"\x00"
 # Amount that the claim of a job collects.
-_CLAIM_AMOUNT: Final = "j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee"
-_SPENT_GAS: Final = (
+_CLAIM_AMOUNT_SQL: Final = "j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee"
+_SPENT_GAS_COLUMNS: Final = (
     "coalesce(sum(gas) filter (where hour = (select current_hour())), 0)::bigint as last_hour,"
     " sum(gas)::bigint as last_day from gas_bookings"
 )
@@ -90,7 +90,7 @@ async def read_standings(
         "  (select count(*) from (select from jobs j"
         f"   where a.owns and j.owner = a.signer and j.state = {JobState.SETTLED}"
         "   and j.claimed_at > p.block_time - $3::bigint * 86400 limit $4) s) as settled,"
-        f"  (select coalesce(sum({_CLAIM_AMOUNT}), 0) from jobs j"
+        f"  (select coalesce(sum({_CLAIM_AMOUNT_SQL}), 0) from jobs j"
         f"   where a.owns and j.owner = a.signer and j.state = {JobState.OPEN}"
         "   and j.expires_at >= p.block_time) as amounts,"
         "  case when a.owns then unindexed_posts(a.signer, coalesce(p.block_number, -1)) else 0 end as unindexed) o"
@@ -213,12 +213,13 @@ async def read_top_spenders(connection: Connection, limit: int) -> list[TopSpend
     """Return the signers that used the most gas in the last day, one entry per signer and kind. The coordinator itself
     and the sum of all newcomers count as signers."""
     rows = await connection.fetch(
-        f"select signer, kind, {_SPENT_GAS} where newcomer = any(array[true, false])"
+        f"select signer, kind, {_SPENT_GAS_COLUMNS} where newcomer = any(array[true, false])"
         " and hour > (select current_hour()) - 24 group by signer, kind order by last_day desc, signer, kind limit $1",
         limit,
     )
     rows += await connection.fetch(
-        f"select $1::bytea, kind, {_SPENT_GAS} where newcomer and hour > (select current_hour()) - 24 group by kind",
+        f"select $1::bytea, kind, {_SPENT_GAS_COLUMNS} where newcomer"
+        " and hour > (select current_hour()) - 24 group by kind",
         ALL_NEWCOMERS,
     )
     spenders = [TopSpender(*row) for row in rows]

@@ -81,7 +81,7 @@ _CEILINGS_GWEI: Final = {
 }
 
 
-def ceiling_of(chain_id: int, fee_gwei: int | None, tip_gwei: int | None) -> FeeCeiling:
+def fee_ceiling_for_chain(chain_id: int, fee_gwei: int | None, tip_gwei: int | None) -> FeeCeiling:
     """Return the ceiling from the settings, with the chain's default for missing values. An unknown chain has no
     default, so missing values mean no limit."""
     usual = _DEVELOPMENT_CEILING_GWEI if chain_id in DEVNET_CHAIN_IDS else _CEILINGS_GWEI.get(chain_id, (None, None))

@@ -16,12 +16,12 @@ MAX_TOKEN_CALL_GAS: Final = 2_100_000
 # nonzero byte.
 _GAS_PER_EXTRA_BYTE: Final = 41
 # State may make an op more expensive than the table, for example cold slots of many providers.
-_MARGIN_NUMERATOR: Final = 5
-_MARGIN_DENOMINATOR: Final = 4
+_GAS_MARGIN_NUMERATOR: Final = 5
+_GAS_MARGIN_DENOMINATOR: Final = 4
 # Receipts of transactions with less expected gas say little about shares, because the common cost dominates.
 _MIN_EXPECTED_GAS: Final = 1_000_000
-_DECAY_DIVISOR: Final = 8
-_MAX_CORRECTION: Final = 4.0
+_CORRECTION_DECAY_DIVISOR: Final = 8
+_MAX_GAS_CORRECTION: Final = 4.0
 
 
 # Gas of an op with up to INCLUDED_CALLDATA_BYTES of calldata: alone in a transaction, and its share of a transaction
@@ -71,7 +71,7 @@ class PlannedGas:
         shared = expected_share(kind, calldata_bytes)
         if shared is None:
             return limit
-        return min(int(shared * self.correction) * _MARGIN_NUMERATOR // _MARGIN_DENOMINATOR, limit)
+        return min(int(shared * self.correction) * _GAS_MARGIN_NUMERATOR // _GAS_MARGIN_DENOMINATOR, limit)
 
     def learn_estimate(self, kind: RelayKind, calldata_bytes: int, estimate: int) -> None:
         """Learn from an estimate that the token call needs more gas than assumed."""
@@ -83,8 +83,8 @@ class PlannedGas:
         """Learn from a transaction with only successful ops. The correction rises at once and falls slowly."""
         if expected >= _MIN_EXPECTED_GAS:
             ratio = used / expected
-            self.correction = max(1.0, ratio, self.correction - (self.correction - ratio) / _DECAY_DIVISOR)
+            self.correction = max(1.0, ratio, self.correction - (self.correction - ratio) / _CORRECTION_DECAY_DIVISOR)
 
     def learn_out_of_gas(self) -> None:
         """Learn that a transaction ran out of gas. Its ops are sent again, each alone."""
-        self.correction = min(2 * self.correction, _MAX_CORRECTION)
+        self.correction = min(2 * self.correction, _MAX_GAS_CORRECTION)

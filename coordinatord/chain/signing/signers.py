@@ -155,7 +155,7 @@ def _decode_signed(raw: bytes) -> tuple[list[rlp.Item], str]:
     if raw[:1] != EIP1559_TYPE or len(items) != len(_TX_FIELDS) + 4:
         raise Refused("the output must be an EIP-1559 transaction with its signature")
     fields = items[: len(_TX_FIELDS) + 1]
-    parity, *scalars = (rlp.integer_of(item, "the output") for item in items[len(fields) :])
+    parity, *scalars = (rlp.read_integer(item, "the output") for item in items[len(fields) :])
     if parity > 1 or max(scalars) >> 256:
         raise Refused("the output contains no valid signature")
     r_s = b"".join(scalar.to_bytes(32, "big") for scalar in scalars)

@@ -17,14 +17,14 @@ import attrs
 import structlog
 
 from coordinatord.base import metrics
-from coordinatord.http.caller_limits import network_of
+from coordinatord.http.caller_limits import rate_limit_network
 from coordinatord.http.server.connection import ClientConnection
 
 log = structlog.get_logger(__name__)
 
 _MADE_ROOM_COUNTER: Final = metrics.connections_ended.labels("connection", "made_room")
 _CANDIDATES_PER_SEARCH: Final = 256
-_IDLE_SINCE: Final = itemgetter(0)
+_get_idle_since: Final = itemgetter(0)
 _REFUSED_COUNTER: Final = metrics.connections_ended.labels("connection", "refused")
 
 
@@ -59,7 +59,7 @@ class Connections:
 
         The connection counts until the block of `track_connection` ends or the connection is closed to make room.
         """
-        caller = None if connection.address in self._limits.proxies else network_of(connection.address)
+        caller = None if connection.address in self._limits.proxies else rate_limit_network(connection.address)
         if not self._make_room(caller):
             _REFUSED_COUNTER.inc()
             return False
@@ -93,7 +93,7 @@ class Connections:
         own = self._by_caller.get(caller, ()) if caller is not None else ()
         if len(own) >= self._limits.per_caller:
             idle = _idle_connections(own)
-            return bool(idle) and self._close_connection(min(idle, key=_IDLE_SINCE)[1])
+            return bool(idle) and self._close_connection(min(idle, key=_get_idle_since)[1])
         return len(self._open) < self._limits.total or self._close_longest_idle()
 
     def _close_longest_idle(self) -> bool:
@@ -107,7 +107,9 @@ class Connections:
                 if connection in self._open and connection.idle_since == since:
                     return self._close_connection(connection)
             callers = (connection for connection, caller in self._open.items() if caller is not None)
-            self._longest_idle = nsmallest(_CANDIDATES_PER_SEARCH, _idle_connections(callers), key=_IDLE_SINCE)[::-1]
+            self._longest_idle = nsmallest(_CANDIDATES_PER_SEARCH, _idle_connections(callers), key=_get_idle_since)[
+                ::-1
+            ]
         return False
 
     def _close_connection(self, connection: ClientConnection) -> bool:

@@ -19,7 +19,7 @@ import attrs
 import structlog
 
 from common.daemon.process import Fatal
-from coordinatord.storage.database.epoch import SYSTEM_IDENTIFIER, TIMELINE, Epoch
+from coordinatord.storage.database.epoch import SYSTEM_IDENTIFIER_SQL, TIMELINE_SQL, Epoch
 from coordinatord.storage.database.errors import DATABASE_ERRORS, NoPrimary
 
 log = structlog.get_logger(__name__)
@@ -33,7 +33,7 @@ _KEEPALIVE_OPTIONS: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5
 # A statement sets the timeout, because PgBouncer ignores or rejects unknown settings in the start-up packet.
 _BEGIN_SESSION: Final = (
     "select set_config('statement_timeout', $1, false), pg_backend_pid() as pid, pg_is_in_recovery() as standby,"
-    f" {SYSTEM_IDENTIFIER} as system, case when not pg_is_in_recovery() then {TIMELINE} end as timeline"
+    f" {SYSTEM_IDENTIFIER_SQL} as system, case when not pg_is_in_recovery() then {TIMELINE_SQL} end as timeline"
 )
 # Errors that a pooler in transaction mode causes when it moves a session to another server connection.
 _MOVED_SESSION_ERRORS: Final = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)

@@ -16,19 +16,21 @@ class Snapshot:
 
 
 # Columns of the snapshot, for statements that select from `index_position p`.
-SNAPSHOT = "p.block_number as as_of_number, p.block_hash as as_of_hash, p.block_time as as_of_time, p.rebuilding"
+SNAPSHOT_COLUMNS = (
+    "p.block_number as as_of_number, p.block_hash as as_of_hash, p.block_time as as_of_time, p.rebuilding"
+)
 # Condition that is false during the first backfill, which counts jobs only at its end.
-JOBS_COUNTED = (
+ARE_JOBS_COUNTED = (
     "exists (select from pg_trigger where tgrelid = 'jobs'::regclass and tgname = 'count_insert' and tgenabled <> 'D')"
 )
 
 
 async def read_snapshot(reader: PreparedConnection) -> Snapshot:
     """Read the current snapshot of the index."""
-    return snapshot_of(await reader.fetch(f"select {SNAPSHOT} from index_position p"))
+    return snapshot_from_rows(await reader.fetch(f"select {SNAPSHOT_COLUMNS} from index_position p"))
 
 
-def snapshot_of(rows: "list[asyncpg.Record]") -> Snapshot:
+def snapshot_from_rows(rows: "list[asyncpg.Record]") -> Snapshot:
     """Return the snapshot of rows selected `from index_position p left join ...`. No rows mean that the index has no
     blocks yet."""
     if not rows:

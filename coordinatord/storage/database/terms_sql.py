@@ -12,7 +12,7 @@ import structlog
 from common.api.events import EventKind
 from coordinatord.base import metrics
 from coordinatord.storage.database.connections import Connection
-from coordinatord.storage.database.epoch import SYSTEM_IDENTIFIER, TIMELINE
+from coordinatord.storage.database.epoch import SYSTEM_IDENTIFIER_SQL, TIMELINE_SQL
 from coordinatord.storage.database.transactions import transaction
 
 log = structlog.get_logger(__name__)
@@ -41,7 +41,8 @@ async def begin_term(connection: Connection) -> None:
         before = await connection.fetchrow("select system_identifier, timeline from server_epoch for update")
         row = await connection.fetchrow(
             "insert into server_epoch as e (system_identifier, timeline)"
-            f" values ({SYSTEM_IDENTIFIER}, {TIMELINE}) on conflict (only_row) do update set terms = e.terms + 1,"
+            f" values ({SYSTEM_IDENTIFIER_SQL}, {TIMELINE_SQL}) on conflict (only_row)"
+            " do update set terms = e.terms + 1,"
             " since = case when (e.system_identifier, e.timeline) = (excluded.system_identifier, excluded.timeline)"
             " then e.since else clock_timestamp() end,"
             " system_identifier = excluded.system_identifier, timeline = excluded.timeline"

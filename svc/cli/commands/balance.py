@@ -30,7 +30,7 @@ async def balance(connection: Connection, owner: str | None) -> None:
         from svc.chain import facts  # noqa: PLC0415
         from svc.cli.money import format_amount  # noqa: PLC0415
 
-        node = client.vouching.chain
+        node = client.market_verifier.chain
         if node is None:
             message = "the balance is read from the chain: set SVC_RPC_URL or --rpc-url to a node"
             raise OrderRefused(message, param="SVC_RPC_URL")

@@ -42,11 +42,11 @@ async def show(connection: Connection, show_all: bool) -> None:
     """Show the remembered facts of a market, and their changes."""
     output = connection.output
     async with connection.client() as client:
-        known = await _run_in_thread(client.vouching.known_markets.all)
+        known = await _run_in_thread(client.market_verifier.known_markets.all)
         if show_all:
             output.show_facts([(url, _describe_market(each)) for url, each in known.items()], _markets_json(known))
             return
-        url = client.vouching.url
+        url = client.market_verifier.url
         reported = await _read_deployment(client)
     entry = known.get(url)
     facts: list[tuple[str, str | None]] = [("market", url)]
@@ -94,8 +94,8 @@ async def accept(
                 entry = entry.with_box_key(provider, read_key(box_key, "box_key"))
             return entry
 
-        await _run_in_thread(lambda: client.vouching.known_markets.change(client.vouching.url, change))
-        connection.output.write_note(f"accepted for {client.vouching.url}")
+        await _run_in_thread(lambda: client.market_verifier.known_markets.change(client.market_verifier.url, change))
+        connection.output.write_note(f"accepted for {client.market_verifier.url}")
     return ExitCode.DONE
 
 
@@ -104,15 +104,17 @@ async def accept(
 async def forget(connection: Connection) -> None:
     """Forget the coordinator's market. The next command remembers the market again."""
     async with connection.client() as client:
-        await _run_in_thread(lambda: client.vouching.known_markets.change(client.vouching.url, lambda _: None))
-        connection.output.write_note(f"{client.vouching.url} forgotten")
+        await _run_in_thread(
+            lambda: client.market_verifier.known_markets.change(client.market_verifier.url, lambda _: None)
+        )
+        connection.output.write_note(f"{client.market_verifier.url} forgotten")
 
 
 async def _require_deployment(client: Client, expected: str) -> AddressBook:
     reported = reported_book(await client.reported_deployment())
     fingerprint = deployment_fingerprint(reported)
     if fingerprint != expected.lower():
-        message = f"{client.vouching.url} reports deployment {fingerprint}, not {expected}; see svc market show"
+        message = f"{client.market_verifier.url} reports deployment {fingerprint}, not {expected}; see svc market show"
         raise OrderRefused(message, code="deployment_changed", param="deployment")
     return reported
 

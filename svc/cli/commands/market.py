@@ -9,7 +9,7 @@ from svc.cli.connection import Connection, add_connection_options
 from svc.cli.json_form import to_plain_values
 from svc.cli.order_readers import open_order_readers
 from svc.client import Client
-from svc.vouching import VerificationSource
+from svc.market_verifier import VerificationSource
 
 _NO_LIMIT: Final = None  # listings of the market are short
 

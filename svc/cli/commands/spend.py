@@ -24,7 +24,7 @@ from svc.serve.ledger import Ledger, SpendEntry
 from svc.serve.settings import state_folder
 
 _DAY_S: Final = 86_400
-_GROUPINGS: Final[dict[str, Callable[[SpendEntry], str]]] = {
+_GROUP_NAME_BY_OPTION: Final[dict[str, Callable[[SpendEntry], str]]] = {
     "day": lambda entry: datetime.fromtimestamp(entry.at, UTC).date().isoformat(),
     "model": lambda entry: entry.name,
     "key": lambda entry: entry.key,
@@ -56,7 +56,11 @@ class _Total:
 @click.command()
 @STATE_OPTION
 @click.option(
-    "--by", multiple=True, type=click.Choice(tuple(_GROUPINGS)), default=("day", "model", "key"), help="Group by."
+    "--by",
+    multiple=True,
+    type=click.Choice(tuple(_GROUP_NAME_BY_OPTION)),
+    default=("day", "model", "key"),
+    help="Group by.",
 )
 @click.option("--days", type=click.IntRange(1, 3660), default=30, help="Number of UTC days, including today.")
 @click.option("--csv", "as_csv", is_flag=True, help="Write every job as a line of CSV, with amounts in base units.")
@@ -91,7 +95,7 @@ def spend(  # noqa: PLR0917 - click passes each option as an argument
         return ExitCode.DONE
     totals: dict[tuple[str, ...], _Total] = defaultdict(_Total)
     for entry in entries:
-        totals[tuple(_GROUPINGS[grouping](entry) for grouping in by)].add(entry)
+        totals[tuple(_GROUP_NAME_BY_OPTION[grouping](entry) for grouping in by)].add(entry)
     rows = sorted(totals.items())
     output.show_table(_spend_table(by, rows, decimals), [_total_json(by, names, total) for names, total in rows])
     return ExitCode.DONE

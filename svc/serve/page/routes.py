@@ -105,7 +105,7 @@ class PageRoutes:
     async def _about(self, request: LocalRequest) -> WholeReply:
         """Return facts that stay the same while the server runs."""
         client = self.purchases.context.client
-        token, chain = client.vouching.token(), client.vouching.chain
+        token, chain = client.market_verifier.token(), client.market_verifier.chain
         members = {"wallet": client.address, "token": token.name, "decimals": token.decimals, "key": request.key.name}
         return WholeReply({**members, "base_url": self.base_url, "run": self.run_id, "has_node": chain is not None})
 
@@ -115,7 +115,7 @@ class PageRoutes:
 
     async def _wallet(self, _: LocalRequest) -> WholeReply:
         client = self.purchases.context.client
-        chain, node = await client.chain(), client.vouching.chain
+        chain, node = await client.chain(), client.market_verifier.chain
         token = read_hex(chain.contracts.paytoken, 20, "paytoken")
         owner = read_hex(client.address, 20, "wallet")
         balance = None if node is None else await facts.read_balance(node, token, owner)
@@ -234,7 +234,7 @@ class PageRoutes:
     async def _proof(self, _: LocalRequest, job_id: str) -> WholeReply:
         """Make the receipt, verify it as a third party does, and return its facts."""
         receipt = verify_receipt(await self._make_receipt(job_id))
-        chain = self.purchases.context.client.vouching.chain
+        chain = self.purchases.context.client.market_verifier.chain
         if chain is None:
             raise Problem(400, f"a receipt {_NODE_NEEDED_TEXT}", code="no_node")
         await check_blocks(chain.new_snapshot(), receipt)
@@ -246,7 +246,7 @@ class PageRoutes:
         row = await self._find_entry(job_id)
         if row.kind == _BATCH_KIND:
             raise invalid_request("a batch has no receipt: see the jobs of its output file", "job_id")
-        if self.purchases.context.client.vouching.chain is None:
+        if self.purchases.context.client.market_verifier.chain is None:
             raise Problem(400, f"a receipt {_NODE_NEEDED_TEXT}", code="no_node")
         return await self.purchases.context.client.receipt(job_id)
 

@@ -13,7 +13,7 @@ _COORDINATOR_REMEDY: Final = "Check the coordinator with `svcd check`."
 _LATE_REMEDY: Final = "Raise margin_seconds, lower slots, or publish longer windows only."
 
 # Documented in docs/providers/reference.md.
-_EXPLANATIONS: Final[dict[str, tuple[str, str]]] = {
+_CAUSE_AND_REMEDY_BY_REASON: Final[dict[str, tuple[str, str]]] = {
     "backend_error": ("the backend refused the request", _SERVER_REMEDY),
     "backend_exhausted": ("the backend failed all retries", _SERVER_REMEDY),
     "deadline_wait": ("the next retry would have come after the deadline", _SERVER_REMEDY),
@@ -58,8 +58,8 @@ _EXPLANATIONS: Final[dict[str, tuple[str, str]]] = {
 
 def explain_reason(reason: str) -> tuple[str, str]:
     """Return what caused a job to fail for this reason code, and what the provider can do about it."""
-    if reason in _EXPLANATIONS:
-        return _EXPLANATIONS[reason]
+    if reason in _CAUSE_AND_REMEDY_BY_REASON:
+        return _CAUSE_AND_REMEDY_BY_REASON[reason]
     if reason.startswith(("settle_http_", "session_http_")):
         return f"the coordinator answered {reason.rpartition('_')[2]} until the window ended", _COORDINATOR_REMEDY
     if reason.startswith("settle_"):

@@ -46,7 +46,7 @@ async def test_receipt_of_a_settled_job_is_proved_by_blocks(client: Client, prov
     assert facts["owner"] == client.address.lower()
     assert facts["result"] == f"{job.result_cid}, {job.completion_tok} units"
     assert facts["claimed"].startswith(f"by provider {job.provider_id},")
-    chain = client.vouching.chain
+    chain = client.market_verifier.chain
     assert chain is not None
     await check_blocks(chain.new_snapshot(), proved)
     receipts = Receipts(chain.new_snapshot(), (await client._account.market()).receipt_market)

@@ -15,7 +15,7 @@ from common.sealed_result import seal_result
 from common.secp256k1 import Wallet
 from common.tab.messages import SignedVoucher
 from common.tab.terms import Exchange, TabDelegation
-from common.tab.transcript import TabOrder, Transcript, chain_of_exchanges
+from common.tab.transcript import TabOrder, Transcript, hash_exchange_chain
 
 REGISTRY, JOB_ID, RESULT_KEY = b"\x11" * 20, b"\x07" * 32, SecretKey(b"\x05" * 32)
 MARKET = ReceiptMarket(31337, REGISTRY, b"\x14" * 20, "Dev Dollar", "1")
@@ -24,7 +24,7 @@ OWNER, KEY = Wallet(bytes(31) + b"\x01"), Wallet(bytes(31) + b"\x02")
 
 def sealed() -> bytes:
     exchanges = (Exchange(1, bytes(32), "out", {}, 0, 5),)
-    chain = chain_of_exchanges(JOB_ID, exchanges)
+    chain = hash_exchange_chain(JOB_ID, exchanges)
     voucher = TabVoucher(JOB_ID, 3, 20, 5, chain)
     signed = SignedVoucher(3, 20, 5, chain, KEY.sign(MARKET.tabs.digest(voucher)))
     delegated = OWNER.sign(MARKET.tabs.digest(TabKey(KEY.address, 7, 99)))

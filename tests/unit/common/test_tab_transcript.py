@@ -9,7 +9,7 @@ from common.messages.tabs import TabKey
 from common.refusal import Refused
 from common.tab.messages import SignedVoucher
 from common.tab.terms import Exchange, TabDelegation, TabTotals, input_digest
-from common.tab.transcript import TabOrder, Transcript, chain_of_exchanges, totals_of_exchanges
+from common.tab.transcript import TabOrder, Transcript, hash_exchange_chain, sum_exchange_units
 from tests.unit.common.tab_scene import DOMAINS, sign
 
 WALLET: Final = Account.create()
@@ -26,7 +26,7 @@ ORDER: Final = TabOrder(JOB_ID, bytes.fromhex(WALLET.address[2:]), 3, 1, 2, 16)
 def transcript(domains: Domains = DOMAINS) -> Transcript:
     key = bytes.fromhex(TAB_KEY.address[2:])
     delegation = sign(WALLET, domains.tabs.digest(TabKey(key, 3, 1000)))
-    voucher = SignedVoucher(4, 30, 16, chain_of_exchanges(JOB_ID, EXCHANGES), b"")
+    voucher = SignedVoucher(4, 30, 16, hash_exchange_chain(JOB_ID, EXCHANGES), b"")
     signature = sign(TAB_KEY, domains.tabs.digest(voucher.message(JOB_ID)))
     return Transcript(
         "idle", EXCHANGES, attrs.evolve(voucher, signature=signature), TabDelegation(key, 1000, delegation)
@@ -76,9 +76,9 @@ def test_exchanges_without_voucher_are_refused() -> None:
 
 
 def test_input_is_charged_at_the_ratio_of_the_rates() -> None:
-    assert totals_of_exchanges(EXCHANGES) == TabTotals(17, 7)
-    assert totals_of_exchanges(EXCHANGES).charged_units(1, 2) == 16
-    assert totals_of_exchanges(EXCHANGES).charged_units(0, 2) == 7
+    assert sum_exchange_units(EXCHANGES) == TabTotals(17, 7)
+    assert sum_exchange_units(EXCHANGES).charged_units(1, 2) == 16
+    assert sum_exchange_units(EXCHANGES).charged_units(0, 2) == 7
 
 
 def test_units_above_an_order_are_refused() -> None:

@@ -16,7 +16,7 @@ from common.scalars import hex_of
 from common.tab import channel, messages
 from common.tab.channel import Channel, ChannelBinding, Frame, OwnerHandshake, accept_hello
 from common.tab.terms import TabTerms, announces_tabs
-from common.tab.transcript import TabOrder, Transcript, chain_of_exchanges
+from common.tab.transcript import TabOrder, Transcript, hash_exchange_chain
 from tests.unit.common.tab_scene import DOMAINS
 from tests.vectors.vector_file import cases
 
@@ -68,7 +68,7 @@ def check_transcript(case: dict[str, Any], _: pytest.MonkeyPatch) -> None:
         int(case["rate_out"]),
         case["completion_tok"],
     )
-    assert hex_of(chain_of_exchanges(job_id, transcript.exchanges)) == case["chain"]
+    assert hex_of(hash_exchange_chain(job_id, transcript.exchanges)) == case["chain"]
     fault = transcript.find_fault(order, domains)
     proves = "charge" if fault is None else "overcharge" if fault.startswith("overcharged") else "nothing"
     assert proves == case["proves"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from common.daemon.process import Fatal
-from coordinatord.chain.relayer.fees import ceiling_of
+from coordinatord.chain.relayer.fees import fee_ceiling_for_chain
 from coordinatord.run.config import read_config, variable_names
 from coordinatord.run.constructors import relayer_settings
 from tests.unit.coordinatord.environment import ENVIRONMENT
@@ -111,9 +111,9 @@ def test_binary_credential_stops_the_boot_unseen(tmp_path: Path) -> None:
 
 
 def test_operators_fee_ceiling_overrides_the_chains() -> None:
-    assert relayer_settings(read_config(ENVIRONMENT)).fee_ceiling == ceiling_of(31337, None, None)
+    assert relayer_settings(read_config(ENVIRONMENT)).fee_ceiling == fee_ceiling_for_chain(31337, None, None)
     named = read_config({**ENVIRONMENT, "RELAY_MAX_FEE_GWEI": "30", "RELAY_MAX_TIP_GWEI": "2"})
-    assert relayer_settings(named).fee_ceiling == ceiling_of(31337, 30, 2)
+    assert relayer_settings(named).fee_ceiling == fee_ceiling_for_chain(31337, 30, 2)
 
 
 def test_further_nodes_follow_the_first_without_duplicates() -> None:

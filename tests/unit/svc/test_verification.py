@@ -6,8 +6,8 @@ import pytest
 
 from svc.core.orders import PreparedOrder, SealedOrder
 from svc.errors import ChainContradicts, InternalError, NodeFailed
+from svc.market_verifier import VerificationSource
 from svc.verification import VerifiedJob
-from svc.vouching import VerificationSource
 from tests.unit.svc.fake_chain import NODE, FakeNode, paid
 from tests.unit.svc.fake_coordinator import Answer, Asked, FakeCoordinator, posted, quoting
 from tests.unit.svc.test_orders import JOBS, in_turn

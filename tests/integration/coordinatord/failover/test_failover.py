@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from common.address_book import AddressBook
-from coordinatord.storage.database.epoch import TIMELINE
+from coordinatord.storage.database.epoch import TIMELINE_SQL
 from devnet.world import World
 from tests.integration.coordinatord.failover.servers import Pair, cut_replication, frozen, kill, until_replayed
 from tests.integration.coordinatord.faults.invariants import all_violations
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 WRITES_BACK_S = 2.0  # after the promotion
 WRITTEN_WITHIN_S = 15.0
-_BEGUN = f"select timeline = {TIMELINE} from server_epoch"  # noqa: S608 - constants
+_BEGUN = f"select timeline = {TIMELINE_SQL} from server_epoch"  # noqa: S608 - constants
 LOST_S = 3.0  # duration of the commits that the asynchronous standby lacks
 LINES = 12  # of each batch
 

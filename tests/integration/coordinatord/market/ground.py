@@ -15,7 +15,7 @@ from coordinatord.chain.signing.signers import LocalKey
 from coordinatord.market.contracts import Contract, ContractCall, creation_data
 from coordinatord.market.deploy import MarketDeployment, deploy
 from coordinatord.market.journal import DeploymentJournal
-from coordinatord.market.node import nonce_of
+from coordinatord.market.node import read_nonce
 from coordinatord.market.sending import Sender, SendingStep, SendOptions
 from coordinatord.market.terms import MarketTerms, ModelTerms
 from devnet.accounts import DevWallet, DevWallets
@@ -78,7 +78,7 @@ class Ground:
 
     def sent(self) -> int:
         """Return the deployer's transactions, except the token's."""
-        return nonce_of(self.node, self.deployer.address, "latest") - 1
+        return read_nonce(self.node, self.deployer.address, "latest") - 1
 
     def send(self, key: LocalKey, *calls: ContractCall) -> None:
         send(self.node, key, *calls)

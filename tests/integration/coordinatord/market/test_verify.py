@@ -14,7 +14,7 @@ from common.daemon.process import Fatal
 from coordinatord.market import explorer, status
 from coordinatord.market.contracts import Contract
 from coordinatord.market.deployment import encode_constructor_arguments_of
-from coordinatord.market.node import code_at
+from coordinatord.market.node import read_code
 from coordinatord.market.reading import contracts_of, read_market
 from coordinatord.market.status import check_integrity, check_terms
 from tests.integration.coordinatord.market.ground import SPAN, Ground
@@ -37,7 +37,7 @@ def by_admin(registry: str, function: str, *arguments: object) -> Callable[[Grou
 def other_code(ground: Ground, contracts: dict[str, Contract]) -> None:
     """One byte of it, which no view runs through."""
     address = contracts["AskRegistry"].address
-    code = bytearray(code_at(ground.node, address))
+    code = bytearray(read_code(ground.node, address))
     at = code.index(artifacts.selector(artifacts.load_artifact("AskRegistry"), "relay"))
     code[at] ^= 1
     ground.rpc("anvil_setCode", address, "0x" + code.hex())
@@ -45,7 +45,7 @@ def other_code(ground: Ground, contracts: dict[str, Contract]) -> None:
 
 def other_job_registry(ground: Ground, contracts: dict[str, Contract]) -> None:
     """A second registry with the code of the first, so that it names the same provider registry."""
-    ground.rpc("anvil_setCode", STRANGER, "0x" + code_at(ground.node, contracts["JobRegistry"].address).hex())
+    ground.rpc("anvil_setCode", STRANGER, "0x" + read_code(ground.node, contracts["JobRegistry"].address).hex())
     by_admin("ProviderRegistry", "setJobRegistry", STRANGER)(ground, contracts)
 
 

@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 from common.scalars import hex_of
-from coordinatord.api.batches.batches import is_cancellable, status_of
+from coordinatord.api.batches.batches import batch_status, is_cancellable
 from coordinatord.api.batches.batches_sql import BatchRow
 from coordinatord.api.batches.lines_sql import EndedLine
 from coordinatord.api.batches.output import error_line, output_file_id, output_line
@@ -56,7 +56,7 @@ NEW_BATCH = BatchRow(
 )
 def test_status_follows_from_marks_and_members(changed: dict[str, object], status: str, cancellable: bool) -> None:
     batch = attrs.evolve(NEW_BATCH, **changed)
-    assert (status_of(batch), is_cancellable(batch)) == (status, cancellable)
+    assert (batch_status(batch), is_cancellable(batch)) == (status, cancellable)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.refusal import Refused
-from coordinatord.http.upload_forms import FileTooLarge, UploadForm, boundary_of
+from coordinatord.http.upload_forms import FileTooLarge, UploadForm, read_form_boundary
 
 pytestmark = pytest.mark.anyio
 
@@ -170,7 +170,7 @@ async def test_file_over_the_limit_ends_as_soon_as_it_is() -> None:
 @pytest.mark.parametrize("kind", ["", "application/json", "multipart/form-data", "multipart/mixed; boundary=b"])
 def test_other_content_types_are_refused(kind: str) -> None:
     with pytest.raises(Refused):
-        boundary_of(kind)
+        read_form_boundary(kind)
 
 
 def test_boundary_too_long_for_a_form_is_refused() -> None:

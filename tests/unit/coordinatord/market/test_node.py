@@ -6,7 +6,7 @@ import pytest
 from common.daemon.process import Fatal
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc.errors import RpcError
-from coordinatord.market.node import broadcast, connect, eth_call, receipt_of
+from coordinatord.market.node import broadcast, connect, eth_call, read_receipt
 from tests.unit.coordinatord.market.nodes import error, node_that, result
 
 TO = "0x" + "11" * 20
@@ -87,5 +87,5 @@ def test_bytes_that_the_node_has_already_count_as_sent() -> None:
 
 
 def test_pending_transaction_has_no_receipt() -> None:
-    assert receipt_of(node_that(lambda *_: result({"blockNumber": None})), "0x") is None
-    assert receipt_of(node_that(lambda *_: result(None)), "0x") is None
+    assert read_receipt(node_that(lambda *_: result({"blockNumber": None})), "0x") is None
+    assert read_receipt(node_that(lambda *_: result(None)), "0x") is None

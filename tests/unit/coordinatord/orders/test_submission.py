@@ -23,7 +23,7 @@ from coordinatord.api.book.candidates_sql import Demand
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.files.files_sql import FileRow
 from coordinatord.api.orders import validation
-from coordinatord.api.orders.bodies import MarketProbe, OrderBody, paid_order_of
+from coordinatord.api.orders.bodies import MarketProbe, OrderBody, to_paid_order
 from coordinatord.api.orders.faults import Fault
 from coordinatord.api.orders.matchmaker import Matchmaker
 from coordinatord.api.orders.submission import (
@@ -264,7 +264,7 @@ async def test_post_is_relayed_and_its_container_stored(world: World, submitter:
     body = body_of(line)
     outcome = await submit(world, submitter, body)
     assert outcome == SubmittedOrder(body.job_id, STORED_CID, TX)
-    paid = paid_order_of(body)
+    paid = to_paid_order(body)
     assert paid is not None
     assert world.admitted == [(RelayKind.POST, body.owner, body.job_id)]
     assert world.tried == [("0x" + ACCOUNT.hex(), "0x" + submitter.registry.hex())]

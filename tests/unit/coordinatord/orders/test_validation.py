@@ -20,7 +20,7 @@ from common.refusal import Refused
 from common.sealed_stream import HEAD_BYTES
 from coordinatord.api.files.files_sql import FileRow
 from coordinatord.api.orders import faults
-from coordinatord.api.orders.bodies import MarketProbe, OrderBody, PaidOrder, paid_order_of, read_submission
+from coordinatord.api.orders.bodies import MarketProbe, OrderBody, PaidOrder, read_submission, to_paid_order
 from coordinatord.api.orders.faults import Fault, sla_not_allowed
 from coordinatord.api.orders.validation import (
     container_faults,
@@ -41,7 +41,7 @@ _CID = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
 
 
 def _paid(line: Body) -> PaidOrder:
-    paid = paid_order_of(read_object(OrderBody, line))
+    paid = to_paid_order(read_object(OrderBody, line))
     assert paid is not None
     return paid
 
@@ -161,8 +161,8 @@ def test_payment_and_container_are_required_together(
 
 def test_submission_is_paid_with_signature_and_amount(submitter: Submitter) -> None:
     body = _paid(submitter.line()).order
-    assert paid_order_of(attrs.evolve(body, auth_sig=None)) is None
-    assert paid_order_of(attrs.evolve(body, amount=None)) is None
+    assert to_paid_order(attrs.evolve(body, auth_sig=None)) is None
+    assert to_paid_order(attrs.evolve(body, amount=None)) is None
 
 
 def test_quote_of_an_order_is_for_its_own_terms(submitter: Submitter) -> None:

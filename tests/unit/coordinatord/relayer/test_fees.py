@@ -7,7 +7,7 @@ from coordinatord.chain.relayer.fees import (
     Fee,
     FeeCeiling,
     FeeMarket,
-    ceiling_of,
+    fee_ceiling_for_chain,
     initial_fee,
     next_base_fee,
     plausible_base_fee,
@@ -102,14 +102,14 @@ def test_replacement_pays_more_than_the_given_up_bytes() -> None:
 
 
 def test_settings_override_the_chains_ceiling() -> None:
-    assert ceiling_of(1, None, None) == FeeCeiling(500 * GWEI, 20 * GWEI)
-    assert ceiling_of(1, 60, None) == FeeCeiling(60 * GWEI, 20 * GWEI)
-    assert ceiling_of(987654, None, None) == NO_CEILING
-    development = ceiling_of(31337, None, None)
+    assert fee_ceiling_for_chain(1, None, None) == FeeCeiling(500 * GWEI, 20 * GWEI)
+    assert fee_ceiling_for_chain(1, 60, None) == FeeCeiling(60 * GWEI, 20 * GWEI)
+    assert fee_ceiling_for_chain(987654, None, None) == NO_CEILING
+    development = fee_ceiling_for_chain(31337, None, None)
     assert development == FeeCeiling(100_000 * GWEI, 10_000 * GWEI)
-    assert [ceiling_of(each, None, None) for each in (1_900_000_000, 1_999_999_999)] == [development] * 2
-    assert [ceiling_of(each, None, None) for each in (1_899_999_999, 2_000_000_000)] == [NO_CEILING] * 2
-    assert ceiling_of(987654, None, 3) == FeeCeiling(None, 3 * GWEI)
+    assert [fee_ceiling_for_chain(each, None, None) for each in (1_900_000_000, 1_999_999_999)] == [development] * 2
+    assert [fee_ceiling_for_chain(each, None, None) for each in (1_899_999_999, 2_000_000_000)] == [NO_CEILING] * 2
+    assert fee_ceiling_for_chain(987654, None, 3) == FeeCeiling(None, 3 * GWEI)
 
 
 def test_suggested_tip_is_checked_against_blocks() -> None:

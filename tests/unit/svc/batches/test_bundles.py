@@ -14,8 +14,8 @@ from svc.batches.results import BatchResult
 from svc.client import Client
 from svc.core.bundles import MAX_UNMEASURED_BUNDLE_ITEMS, BundleLimits, bundle_limits_for
 from svc.errors import OrderRefused, OverCeiling
+from svc.market_verifier import MarketRemembered
 from svc.records import Ask, Reliability
-from svc.vouching import MarketRemembered
 from tests.unit.svc.batches import test_batches
 from tests.unit.svc.batches.test_batches import REGISTRY, batch, opened, submissions
 from tests.unit.svc.fake_coordinator import CANDIDATE, FEE_BPS, GAS_FEE, Answer, FakeCoordinator, job

@@ -29,7 +29,7 @@ async def _found(monkeypatch: pytest.MonkeyPatch, *nodes: FakeNode) -> dict[str,
     for url, node in zip(urls, nodes, strict=True):
         coordinator.tell(f"POST {url}/", node)
     client = coordinator.client(rpc_url=urls)
-    return {each.what: each for each in await check_chain(client, client.vouching.chain, _WALLET)}
+    return {each.what: each for each in await check_chain(client, client.market_verifier.chain, _WALLET)}
 
 
 async def test_chain_that_is_as_the_coordinator_says_vouches_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

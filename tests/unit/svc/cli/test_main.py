@@ -13,7 +13,7 @@ from common.scalars import hex_of
 from svc.cli.commands import batches
 from svc.cli.connection import _CONNECTION_OPTIONS
 from svc.cli.exit_codes import EXIT_CODE_HELP, ExitCode
-from svc.cli.main import _SECTIONS, main, svc
+from svc.cli.main import _COMMAND_SECTIONS, main, svc
 from svc.key_files import read_wallet
 
 
@@ -99,7 +99,7 @@ def test_command_has_a_parameter_for_each_option() -> None:
 
 
 def test_short_help_equals_the_commands_own() -> None:
-    told = {name: said for section in _SECTIONS.values() for name, _, said in section}
+    told = {name: said for section in _COMMAND_SECTIONS.values() for name, _, said in section}
     assert told == {name: command.get_short_help_str(limit=90) for name, command in commands().items()}
 
 

@@ -32,7 +32,7 @@ from common.tab.messages import (
     read_owner_message,
 )
 from common.tab.terms import Exchange, TabTerms, announcement, first_chain_hash, input_digest
-from common.tab.transcript import Transcript, totals_of_exchanges
+from common.tab.transcript import Transcript, sum_exchange_units
 from svc.client import Client
 from svc.tabs.tab import Tab, TabReply
 from tests.unit.svc.fake_coordinator import (
@@ -174,7 +174,7 @@ class TabProvider:
         self.voucher = voucher
 
     def charge(self) -> int:
-        return totals_of_exchanges(self.acknowledged).charged_units(
+        return sum_exchange_units(self.acknowledged).charged_units(
             int(self.order["rate_in"]), int(self.order["rate_out"])
         )
 

@@ -58,7 +58,7 @@ class MarketRemembered(UserWarning):
 
 
 @attrs.define(eq=False)
-class Vouching:
+class MarketVerifier:
     """Checks the coordinator's reports about one market, which `url` identifies."""
 
     url: str
