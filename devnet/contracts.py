@@ -30,7 +30,7 @@ class MarketContracts:
     """Deployed contracts, the chain that they are on, and their address book."""
 
     node: "SigningNode"
-    book: AddressBook
+    address_book: AddressBook
     token: AsyncContract
     providers: AsyncContract
     jobs: AsyncContract

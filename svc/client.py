@@ -84,7 +84,7 @@ class Client:
         self._own_pool = pool if callers_pool is None else None
         signer = options.get("signer") or self.settings.signer
         trust = EscrowTrust(
-            pinned=tuple(options.get("escrow_keys", ())),
+            pinned_keys=tuple(options.get("escrow_keys", ())),
             allow_mock=options.get("allow_mock_escrow", False),
             allow_debug=options.get("allow_debug_escrow", False),
         )

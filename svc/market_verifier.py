@@ -109,7 +109,7 @@ class MarketVerifier:
         """Verify the escrow's key. The market must already be verified. Raises EscrowUntrusted."""
         public = verify_escrow_key(answer, self.escrow)
         key, kind = public.raw.hex(), answer.evidence.type
-        if self.escrow.pinned:
+        if self.escrow.pinned_keys:
             return public
         known = await self._read_known()
         keys = {} if known is None else known.escrow_keys

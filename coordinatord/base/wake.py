@@ -14,17 +14,17 @@ class Wake:
     """
 
     def __init__(self) -> None:
-        self._raised = anyio.Event()
+        self._is_raised = anyio.Event()
 
     def __call__(self) -> None:
-        self._raised.set()
+        self._is_raised.set()
 
     async def wait(self, seconds: float) -> bool:
         """Wait up to `seconds` until the flag is raised, and lower the flag. Return False on timeout."""
         with anyio.move_on_after(seconds):
-            await self._raised.wait()
-        raised = self._raised.is_set()
-        self._raised = anyio.Event()
+            await self._is_raised.wait()
+        raised = self._is_raised.is_set()
+        self._is_raised = anyio.Event()
         return raised
 
 

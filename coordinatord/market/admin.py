@@ -33,7 +33,7 @@ class Admin:
     """Builds actions from the state of the chain. Sends no transaction."""
 
     node: Web3
-    book: AddressBook
+    address_book: AddressBook
     log_range_blocks: int
 
     def list_provider(self, provider_id: int, listed: bool) -> Action:
@@ -212,7 +212,7 @@ class Admin:
         """Return the latest terms of the model from events, because the contract's state does not include the name."""
         head = self.node.eth.block_number
         events = read_admin_events(
-            self.node, self._registry_contracts(), self.book.deploy_block, head, self.log_range_blocks
+            self.node, self._registry_contracts(), self.address_book.deploy_block, head, self.log_range_blocks
         )
         rows = [e.values for e in events if e.name == "ModelSet" and e.values["modelId"] == model_id]
         return ModelTerms(model_id, rows[-1]["name"], rows[-1]["ownedBy"], rows[-1]["paramsSchema"]) if rows else None
@@ -230,4 +230,4 @@ class Admin:
         return self._registry_contracts()[registry].read(self.node, function, *arguments)
 
     def _registry_contracts(self) -> dict[str, Contract]:
-        return contracts_of(self.book)
+        return contracts_of(self.address_book)

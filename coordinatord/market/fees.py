@@ -18,10 +18,10 @@ _BASE_FEE_FACTOR: Final = 2
 
 @attrs.frozen(slots=True)
 class FeeOptions:
-    """Fees that the operator chose, in wei. A `ceiling` of None means no limit. A `tip` of None means the tip that the
+    """Fees that the operator chose, in wei. A `max_fee` of None means no limit. A `tip` of None means the tip that the
     node proposes."""
 
-    ceiling: int | None = None
+    max_fee: int | None = None
     tip: int | None = None
 
 
@@ -29,7 +29,7 @@ class FeeOptions:
 class Fees:
     """Fees per unit of gas, in wei: the chain's current base fee, and the fees that a transaction offers."""
 
-    base: int
+    base_fee: int
     tip: int
     max_fee: int
 
@@ -42,13 +42,13 @@ def current_fees(node: Web3, options: FeeOptions) -> Fees:
     """Return the fees to offer now. Raise Fatal when the ceiling is below the chain's current fees."""
     base = _read_base_fee(node)
     tip = _read_proposed_tip(node) if options.tip is None else options.tip
-    if options.ceiling is not None and base + tip > options.ceiling:
+    if options.max_fee is not None and base + tip > options.max_fee:
         raise Fatal(
             f"the base fee of {format_gwei(base)} gwei and the tip of {format_gwei(tip)} gwei exceed --max-fee "
-            f"{format_gwei(options.ceiling)}: wait for lower fees, or raise --max-fee"
+            f"{format_gwei(options.max_fee)}: wait for lower fees, or raise --max-fee"
         )
     max_fee = _BASE_FEE_FACTOR * base + tip
-    return Fees(base, tip, max_fee if options.ceiling is None else min(max_fee, options.ceiling))
+    return Fees(base, tip, max_fee if options.max_fee is None else min(max_fee, options.max_fee))
 
 
 def format_gwei(wei: int) -> str:

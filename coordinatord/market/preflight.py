@@ -75,8 +75,8 @@ def format_plan(costs: Sequence[EstimatedCost], fees: Fees, balance: int, deploy
         (
             *grid_lines(lines, terminal_columns(), own_line_cells=2),
             "",
-            f"total {gas} gas: {format_ether(gas * (fees.base + fees.tip))} at the current fees "
-            f"({format_gwei(fees.base)} gwei and a tip of {format_gwei(fees.tip)} gwei), "
+            f"total {gas} gas: {format_ether(gas * (fees.base_fee + fees.tip))} at the current fees "
+            f"({format_gwei(fees.base_fee)} gwei and a tip of {format_gwei(fees.tip)} gwei), "
             f"{format_ether(gas * fees.max_fee)} at most",
             f"{deployer} has {format_ether(balance)}",
         )

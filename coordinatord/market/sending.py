@@ -128,7 +128,7 @@ class Sender:
     def _replace_attempt(self, step: SendingStep, entry: DeploymentEntry, call: ContractCall) -> None:
         before = entry.attempts[-1]
         fees = current_fees(self.node, self.options.fees).replacement_for(before.max_fee, before.tip)
-        ceiling = self.options.fees.ceiling
+        ceiling = self.options.fees.max_fee
         if ceiling is not None and fees.max_fee > ceiling:
             raise Fatal(
                 f"{step.key} can only be replaced at {format_gwei(fees.max_fee)} gwei, "
@@ -225,7 +225,7 @@ class Sender:
 
     def _not_mined_error(self, step: SendingStep) -> Fatal:
         last = self.journal.entries[step.key].attempts[-1]
-        base = current_fees(self.node, FeeOptions()).base
+        base = current_fees(self.node, FeeOptions()).base_fee
         return Fatal(
             f"{step.key}: {last.hash} is not confirmed after {self.options.timeout_seconds:g} s. It offers at most "
             f"{format_gwei(last.max_fee)} gwei; the base fee is {format_gwei(base)}. Run again to keep waiting, or "

@@ -197,7 +197,7 @@ def compose_application(
         domains=domains,
         jobs=jobs,
         providers=providers,
-        posted=posted,
+        posted_jobs=posted,
         offers=offers,
         relayer=dependencies.relayer.address,
         database=database,
@@ -286,8 +286,8 @@ def escrow_services(dependencies: Dependencies, escrow: Escrow | None, posted: P
         chain_id=book.chain_id,
         registry=book.job_registry,
         custody=escrow.custody,
-        claims=claims,
-        posted=posted,
+        claim_reader=claims,
+        posted_jobs=posted,
         clock=system_clock,
     )
     return EscrowServices(escrow, releases, system_clock)

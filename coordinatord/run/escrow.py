@@ -57,7 +57,7 @@ async def _mock_escrow(config: Config, dependencies: EscrowDependencies, clock: 
     if config.peer_url is not None:
         peer = await stack.enter_async_context(open_peer(config.peer_url, operators, release, clock))
     settings = MockSettings(
-        release=release,
+        release_ordinal=release,
         rotate_every_ms=config.escrow_rotate_interval_ms,
         sweep_every_ms=config.escrow_sweep_interval_ms,
         sync_every_s=config.peer_sync_s,

@@ -27,7 +27,7 @@ KEY_SETTLED_AFTER_S: Final = 3600.0
 
 def is_drained(use: "AccountUsage", settled_s: float = KEY_SETTLED_AFTER_S) -> bool:
     """Return True if the key of the account is no longer needed."""
-    return not use.pending and use.idle_s > settled_s
+    return not use.pending_count and use.idle_s > settled_s
 
 
 def relayer_rows(uses: "Sequence[AccountUsage]", current: bytes) -> list[dict[str, object]]:
@@ -35,7 +35,9 @@ def relayer_rows(uses: "Sequence[AccountUsage]", current: bytes) -> list[dict[st
     rows: list[dict[str, object]] = []
     for use in uses:
         state = "relays" if use.account == current else "drained" if is_drained(use) else "not drained"
-        rows.append({"account": hex_of(use.account), "pending": use.pending, "quiet_s": use.idle_s, "state": state})
+        rows.append(
+            {"account": hex_of(use.account), "pending": use.pending_count, "quiet_s": use.idle_s, "state": state}
+        )
     if current not in {use.account for use in uses}:
         rows.append({"account": hex_of(current), "pending": 0, "quiet_s": None, "state": "relays"})
     return rows

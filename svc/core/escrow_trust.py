@@ -19,13 +19,13 @@ from svc.records import EscrowKey
 
 @attrs.frozen(slots=True)
 class EscrowTrust:
-    """Accepted escrows. `pinned`: accepted keys as 64 hex digits; if empty, any key is accepted.
+    """Accepted escrows. `pinned_keys`: accepted keys as 64 hex digits; if empty, any key is accepted.
 
     `allow_mock` accepts a development escrow, and `allow_debug` accepts a debug build. Use both only in tests, because
     the operators of such escrows can read open orders.
     """
 
-    pinned: Collection[str] = ()
+    pinned_keys: Collection[str] = ()
     allow_mock: bool = False
     allow_debug: bool = False
 
@@ -50,6 +50,6 @@ def verify_escrow_key(answer: EscrowKey, trust: EscrowTrust) -> PublicKey:
         raise EscrowUntrusted(
             f"the escrow's evidence has the unknown type {answer.evidence.type!r}", code="escrow_malformed"
         )
-    if trust.pinned and public.raw.hex() not in {pin.lower().removeprefix("0x") for pin in trust.pinned}:
+    if trust.pinned_keys and public.raw.hex() not in {pin.lower().removeprefix("0x") for pin in trust.pinned_keys}:
         raise EscrowUntrusted(f"the escrow's key {public.raw.hex()} is not a pinned key", code="escrow_not_pinned")
     return public

@@ -47,10 +47,10 @@ class _ProviderState:
 class ProviderLoad:
     """Counts the load of each provider, and sorts bids by price, free capacity and recent failures.
 
-    `premium`: highest multiple of the best price that may be paid. `monotonic`: clock by which exclusions end.
+    `max_premium`: highest multiple of the best price that may be paid. `monotonic`: clock by which exclusions end.
     """
 
-    premium: float
+    max_premium: float
     claim_seconds: float
     exclude_seconds: float
     monotonic: Callable[[], float]
@@ -82,7 +82,7 @@ class ProviderLoad:
         now = self.monotonic()
         prices = {bid.designated: bid.rates.rate_in + bid.rates.rate_out for bid in bids}
         available = [price for provider, price in prices.items() if self.state_of(provider).excluded_until <= now]
-        max_price = min(available or prices.values()) * self.premium
+        max_price = min(available or prices.values()) * self.max_premium
         return frozenset(provider for provider, price in prices.items() if price <= max_price)
 
     def has_room(self, providers: Iterable[int]) -> bool:

@@ -53,10 +53,10 @@ class _PinnedAddressTransport(httpx.AsyncBaseTransport):
 
     def __init__(self, host: str, port: int, inner: httpx.AsyncHTTPTransport) -> None:
         self._host, self._inner = host, inner
-        self._header = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._host_header = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        request.headers["host"] = self._header
+        request.headers["host"] = self._host_header
         request.extensions = {**request.extensions, "sni_hostname": self._host}
         return await self._inner.handle_async_request(request)
 

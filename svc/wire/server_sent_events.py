@@ -16,7 +16,7 @@ class EventReader:
     """Incremental parser. Pass bytes to `feed` as they arrive."""
 
     _buffer: bytearray = attrs.field(factory=bytearray)
-    _searched: int = 0  # bytes of `_buffer` already searched, so that long lines are not searched again
+    _searched_bytes: int = 0  # bytes of `_buffer` already searched, so that long lines are not searched again
     _data: list[bytes] = attrs.field(factory=list)
     _data_bytes: int = 0
 
@@ -34,13 +34,13 @@ class EventReader:
         # A CR at the end may be the first half of a CRLF, so do not search it before the next byte arrives.
         end = len(self._buffer) - 1 if self._buffer.endswith(b"\r") else len(self._buffer)
         events, begin = [], 0
-        for line_end in _LINE_END.finditer(self._buffer, self._searched, end):
+        for line_end in _LINE_END.finditer(self._buffer, self._searched_bytes, end):
             event = self._read_line(bytes(self._buffer[begin : line_end.start()]))
             begin = line_end.end()
             if event is not None:
                 events.append(event)
         del self._buffer[:begin]
-        self._searched = end - begin
+        self._searched_bytes = end - begin
         return events
 
     def _read_line(self, line: bytes) -> bytes | None:

@@ -52,10 +52,10 @@ class Sessions:
         except AuthenticationFailed as refused:
             if refused.status != _UNAUTHORIZED_STATUS:
                 raise
-        self.drop(session)
+        self.forget(session)
         return await send(authorization(await self.current()))
 
-    def drop(self, session: SessionShape) -> None:
+    def forget(self, session: SessionShape) -> None:
         """Forget a rejected session, unless another session has replaced it."""
         if self._session is session:
             self._session = None

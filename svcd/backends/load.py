@@ -16,13 +16,13 @@ from svcd.base import metrics
 @attrs.frozen(slots=True)
 class SlotsProbe:
     slots: int
-    in_flight: Callable[[], int]
+    count_in_flight: Callable[[], int]
 
     async def read(self) -> float | None:
         return self.busy_share()
 
     def busy_share(self) -> float:
-        return max(0.0, min(1.0, self.in_flight() / self.slots))
+        return max(0.0, min(1.0, self.count_in_flight() / self.slots))
 
 
 @attrs.define(slots=True, eq=False)

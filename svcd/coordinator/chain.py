@@ -81,7 +81,7 @@ class ChainReader:
 
     http: httpx.AsyncClient
     url: str = attrs.field(repr=False)
-    book: AddressBook
+    address_book: AddressBook
     provider_id: int
     _node: Node = attrs.field(
         init=False, default=attrs.Factory(lambda self: Node(self.url, self.http, _MAX_ANSWER_BYTES), takes_self=True)
@@ -95,9 +95,9 @@ class ChainReader:
         used = abi.call_data(_AUTHORIZATION_STATE_SELECTOR, abi.address(job.owner), abi.bytes32(job.job_id))
         try:
             registered, logged, authorization_state = await self.call_node_batch(
-                _build_eth_call(self.book.job_registry, _encode_job_call(job.job_id)),
+                _build_eth_call(self.address_book.job_registry, _encode_job_call(job.job_id)),
                 ("eth_getLogs", [self._job_posted_filter(job)]),
-                _build_eth_call(self.book.paytoken, used),
+                _build_eth_call(self.address_book.paytoken, used),
             )
             registered_job = returned_values(_JOB_REGISTRY, "job", bytes_from_hex(registered, "answer to eth_call"))
             if registered_job["state"] != JobState.CLAIMED or registered_job["providerId"] != self.provider_id:
@@ -126,7 +126,7 @@ class ChainReader:
 
     async def find_wrong_contracts(self) -> list[str]:
         """Describe each contract that is missing, or whose signing domain differs from the address book."""
-        domains, found = Domains.of(self.book), []
+        domains, found = Domains.of(self.address_book), []
         try:
             for domain in (domains.jobs, domains.providers, domains.asks, domains.token):
                 contract = domain.domain.verifying_contract or b""
@@ -140,7 +140,7 @@ class ChainReader:
         return found
 
     async def read_registration(self, operator: bytes) -> Registration | None:
-        registry = self.book.provider_registry
+        registry = self.address_book.provider_registry
         try:
             data = call_data(_PROVIDER_REGISTRY, "providerIdOf", abi.address(operator))
             if not (provider_id := abi.uint_at(await self.call_view(registry, data), 0, 32)):
@@ -154,13 +154,13 @@ class ChainReader:
     async def allows_window(self, seconds: int) -> bool:
         try:
             data = call_data(_JOB_REGISTRY, "slaAllowed", abi.uint(seconds))
-            return abi.boolean_at(await self.call_view(self.book.job_registry, data), 0)
+            return abi.boolean_at(await self.call_view(self.address_book.job_registry, data), 0)
         except Refused as malformed:
             raise Unavailable(f"the node's answer is malformed: {malformed.message}") from None
 
     def _job_posted_filter(self, job: Job) -> dict[str, Any]:
         return {
-            "address": hex_of(self.book.job_registry),
+            "address": hex_of(self.address_book.job_registry),
             "topics": [hex_of(event_topic(_JOB_REGISTRY, "JobPosted")), hex_of(job.job_id)],
             "fromBlock": hex(max(0, job.posted_block - _MAX_REORG_BLOCKS)),
             "toBlock": hex(job.posted_block + _MAX_REORG_BLOCKS),
@@ -170,8 +170,8 @@ class ChainReader:
         """Check that the owner's payment covers the whole order and was collected."""
         terms = quotes.FeeTerms(fee_bps=posted["feeBps"], gas_fee=posted["gasFee"])
         amount = quotes.amount(job.rate_in, job.rate_out, job.units_in, job.units_out, terms)
-        payment = job_payment(job.owner, self.book.job_registry, amount, job.expires_at, job.job_id)
-        if recover_address(Domains.of(self.book).token.digest(payment), posted["paySig"]) != job.owner:
+        payment = job_payment(job.owner, self.address_book.job_registry, amount, job.expires_at, job.job_id)
+        if recover_address(Domains.of(self.address_book).token.digest(payment), posted["paySig"]) != job.owner:
             return Contradicted(f"the owner did not sign a payment of {amount}")
         if not abi.boolean_at(authorization_state, 0):
             return NotClaimed("the payment was not collected")
@@ -179,7 +179,7 @@ class ChainReader:
 
     async def find_missing_funds(self, owner: bytes, job_id: bytes, amount: int) -> str | None:
         """Return the reason why a claim could not collect the payment now, or None."""
-        token = self.book.paytoken
+        token = self.address_book.paytoken
         try:
             used = abi.call_data(_AUTHORIZATION_STATE_SELECTOR, abi.address(owner), abi.bytes32(job_id))
             if abi.boolean_at(await self.call_view(token, used), 0):

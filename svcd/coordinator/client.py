@@ -222,7 +222,7 @@ class Coordinator(MarketReader):
             )
         except Unavailable as failed:
             if failed.status == httpx.codes.UNAUTHORIZED:
-                self.sessions.drop(session)
+                self.sessions.forget(session)
             raise
         rows, pending = fields.get("jobs"), fields.get("pending", [])
         if not isinstance(rows, list) or not isinstance(pending, list):
@@ -316,7 +316,7 @@ class Coordinator(MarketReader):
                 outcome = _failure_outcome(failed)
             if is_second_attempt or isinstance(outcome, Unanswered) or outcome.status != httpx.codes.UNAUTHORIZED:
                 return outcome
-            self.sessions.drop(signed_in.session)
+            self.sessions.forget(signed_in.session)
         raise AssertionError("the loop returns at its second attempt")
 
 

@@ -61,7 +61,7 @@ async def sign_in(sessions: Sessions, deadline: float | None = None) -> Provider
     except ConnectionFailed as failed:
         return SignInRefused(None, failed.message)
     if session.provider_id is None:
-        sessions.drop(session)
+        sessions.forget(session)
         return SignInRefused(
             httpx.codes.OK, f"the coordinator returned a session of {hex_of(sessions.address)} without a provider_id"
         )

@@ -48,7 +48,7 @@ class ChainHistory:
         registry = load_artifact("JobRegistry")
         settled = await _read_logs(
             chain,
-            address=chain.book.job_registry,
+            address=chain.address_book.job_registry,
             artifact=registry,
             event="JobSettled",
             topics=[None, provider_topic],
@@ -58,7 +58,7 @@ class ChainHistory:
             values["jobId"]: SettledAmounts(values["cost"], values["treasuryShare"], values["refund"])
             for _, values in settled
         }
-        providers, address = load_artifact("ProviderRegistry"), chain.book.provider_registry
+        providers, address = load_artifact("ProviderRegistry"), chain.address_book.provider_registry
         moved = await _read_logs(
             chain, address=address, artifact=providers, event="StandingSet", topics=[provider_topic], **blocks
         )
@@ -113,7 +113,7 @@ async def _read_logs(
 async def _read_reputation(chain: ChainReader, block: int) -> int | None:
     """Return the reputation at a block, or None if the node has pruned that state."""
     data = call_data(load_artifact("ProviderRegistry"), "provider", abi.uint(chain.provider_id))
-    call = {"to": hex_of(chain.book.provider_registry), "data": hex_of(data)}
+    call = {"to": hex_of(chain.address_book.provider_registry), "data": hex_of(data)}
     try:
         returned = bytes_from_hex(await chain.call_node("eth_call", call, hex(max(0, block))), "answer to eth_call")
         found = returned_values(load_artifact("ProviderRegistry"), "provider", returned)

@@ -245,8 +245,8 @@ class _Checks:
             return
         try:
             seen = await chain.chain_id()
-            if seen != chain.book.chain_id:
-                remedy = f"set rpc_url to a node of chain {chain.book.chain_id}"
+            if seen != chain.address_book.chain_id:
+                remedy = f"set rpc_url to a node of chain {chain.address_book.chain_id}"
                 yield wrong("node", f"the node follows chain {seen}", remedy)
                 return
             yield right("node", f"chain {seen}")

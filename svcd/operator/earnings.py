@@ -64,7 +64,7 @@ class Earnings:
     rows: Mapping[tuple[str, str], DailyModelEarnings]
     reputation_changes: Mapping[str, int] | None
     failure_reasons: Mapping[tuple[str, str], Counter[str]]
-    book: AddressBook
+    address_book: AddressBook
     current_reputation: int
 
 

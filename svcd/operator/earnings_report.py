@@ -45,11 +45,11 @@ def earnings_table(earnings: Earnings, columns: int | None = None) -> str:
     for (day, model), row in [*earnings.rows.items(), (("", "in all"), total)]:
         if row is not total:
             total.add(row)
-        money = [_format_amount(earnings.book, each) for each in (row.earned, row.fees, row.refunded)]
+        money = [_format_amount(earnings.address_book, each) for each in (row.earned, row.fees, row.refunded)]
         lines.append((day, model, str(row.settled), *money, str(row.failed), str(row.reclaimed)))
     text = grid_lines(lines, columns, right_aligned=range(2, len(lines[0])), own_line_cells=2)
-    gas = _format_amount(earnings.book, total.gas_fees)
-    text.append(f"amounts in {earnings.book.token_domain.name}; fees go to the market, including {gas} for gas")
+    gas = _format_amount(earnings.address_book, total.gas_fees)
+    text.append(f"amounts in {earnings.address_book.token_domain.name}; fees go to the market, including {gas} for gas")
     for (day, model), reasons in sorted(earnings.failure_reasons.items()):
         why = ", ".join(f"{count} × {reason}" for reason, count in sorted(reasons.items()))
         text.append(f"{day} {model}: not settled for {why}")

@@ -21,7 +21,7 @@ _MIN_PROPOSED_WINDOW_S: Final = 300  # shorter windows may be too short for a mo
 class ReportedMarket:
     """Market as the coordinator reports it. `windows_s` has the windows that `svcd init` proposes."""
 
-    book: AddressBook
+    address_book: AddressBook
     gateway: str | None
     model_ids: Mapping[str, int]
     windows_s: tuple[int, ...]

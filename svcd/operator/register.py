@@ -93,8 +93,8 @@ async def register(config: DaemonConfig, options: RegisterOptions, print_line: P
 
 async def _check_market(chain: ChainReader) -> None:
     seen = await chain.chain_id()
-    if seen != chain.book.chain_id:
-        raise Fatal(f"--rpc-url is a node of chain {seen}, but the market is on chain {chain.book.chain_id}")
+    if seen != chain.address_book.chain_id:
+        raise Fatal(f"--rpc-url is a node of chain {seen}, but the market is on chain {chain.address_book.chain_id}")
     wrong = await chain.find_wrong_contracts()
     if wrong:
         raise Fatal(f"{'; '.join(wrong)}: get the market's address book from its operator (addresses_file)")
@@ -104,9 +104,11 @@ async def _send_registration(
     chain: ChainReader, config: DaemonConfig, options: RegisterOptions, print_line: PrintLine
 ) -> Registration | None:
     """Send the registration, and return the provider. Return None if the operator did not confirm the cost."""
-    wallet, registry = config.wallet, chain.book.provider_registry
+    wallet, registry = config.wallet, chain.address_book.provider_registry
     cost = await _estimate_cost(chain, wallet.address)
-    print_line(f"register() of {hex_of(registry)} on chain {chain.book.chain_id}, sent by {hex_of(wallet.address)}")
+    print_line(
+        f"register() of {hex_of(registry)} on chain {chain.address_book.chain_id}, sent by {hex_of(wallet.address)}"
+    )
     print_line(
         f"gas {cost.gas_limit}, at most {_format_coins(cost.max_cost)} of the native coin;"
         f" the wallet has {_format_coins(cost.balance_wei)}"
@@ -121,7 +123,7 @@ async def _send_registration(
         return None
     transaction = Transaction(
         *(
-            chain.book.chain_id,
+            chain.address_book.chain_id,
             cost.nonce,
             cost.tip_per_gas,
             cost.fee_cap_per_gas,
@@ -150,7 +152,7 @@ async def _send_registration(
 
 async def _estimate_cost(chain: ChainReader, address: bytes) -> TransactionCost:
     """Estimate the cost. The estimate simulates the call. Raise `Unavailable` if the registry would reject the call."""
-    call = {"from": hex_of(address), "to": hex_of(chain.book.provider_registry), "data": hex_of(_REGISTER_CALL)}
+    call = {"from": hex_of(address), "to": hex_of(chain.address_book.provider_registry), "data": hex_of(_REGISTER_CALL)}
     block = await chain.call_node("eth_getBlockByNumber", "latest", False)
     base = read_quantity(block if isinstance(block, dict) else {}, "baseFeePerGas")
     tip = await _read_node_number(chain, "eth_maxPriorityFeePerGas")
@@ -256,7 +258,7 @@ async def read_admission_steps(
     """Return the admin's steps for a provider. `done` is read from the chain."""
     providers = load_artifact("ProviderRegistry")
     asked = call_data(providers, "provider", abi.uint(provider_id))
-    now = returned_values(providers, "provider", await chain.call_view(chain.book.provider_registry, asked))
+    now = returned_values(providers, "provider", await chain.call_view(chain.address_book.provider_registry, asked))
     slots = sum(config.slots.values())
     ceiling = -(-slots * _FULL_REPUTATION // max(1, now["reputation"]))
     admin = "coordinatord market admin"
@@ -276,7 +278,7 @@ async def read_admission_steps(
             )
             continue
         asked = call_data(providers, "modelAllowed", abi.uint(provider_id), abi.uint(known[name]))
-        allowed = abi.boolean_at(await chain.call_view(chain.book.provider_registry, asked), 0)
+        allowed = abi.boolean_at(await chain.call_view(chain.address_book.provider_registry, asked), 0)
         command = f"{admin} allow-model {provider_id} {known[name]} yes"
         steps.append(AdminStep(allowed, f"setModelAllowed for {name}, or setAllowAllModels", command))
     return steps

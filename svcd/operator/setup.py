@@ -84,7 +84,9 @@ def set_up(options: SetupOptions, prompt: Prompt, print_line: PrintLine, read_pa
         options.coordinator, "1/6 address of the coordinator", None, "--coordinator", _read_market_at
     )
     names = ", ".join(market.model_ids) or "none"
-    print_line(f"    chain {market.book.chain_id}, token {market.book.token_domain.name}; models: {names}")
+    print_line(
+        f"    chain {market.address_book.chain_id}, token {market.address_book.token_domain.name}; models: {names}"
+    )
     gateway = dialogue.read_answer(
         options.gateway or market.gateway,
         "    address of a gateway for payloads (the coordinator reports none)",
@@ -222,7 +224,7 @@ def _ask_rates(
 
     The proposal is the lowest ask for the model in the window, otherwise in any window, otherwise a default.
     """
-    unit = 10**market.book.payment_token_decimals
+    unit = 10**market.address_book.payment_token_decimals
     proposed: Rates = {}
     for model in offered:
         elsewhere = [floor for (each, _), floor in market.price_floors.items() if each == model.model_id]
@@ -233,7 +235,8 @@ def _ask_rates(
             proposed[model.name, window] = options.rate_in or rate_in, options.rate_out or rate_out
             shown = " / ".join(f"{rate / unit:g}" for rate in proposed[model.name, window])
             dialogue.print_line(
-                f"    {model.name}, window {window} s: {shown} {market.book.token_domain.name} per million ({source})"
+                f"    {model.name}, window {window} s: "
+                f"{shown} {market.address_book.token_domain.name} per million ({source})"
             )
     if options.price_percent is not None:
         percent = options.price_percent
@@ -292,7 +295,7 @@ def _create_keys(
 
 
 def _write_addresses(path: Path, market: ReportedMarket, print_line: PrintLine) -> Path:
-    text = json.dumps(market.book.as_json(), indent=2) + "\n"
+    text = json.dumps(market.address_book.as_json(), indent=2) + "\n"
     if not path.exists():
         _write_new_file(path, text)
         print_line(
@@ -315,6 +318,8 @@ def _print_next_steps(
     print_line(
         f'  svcd try{flag} {offered[0].name} "hello"    runs one job through the model server, without the chain'
     )
-    print_line(f"  svcd register{flag}{rpc}    needs a little of the native coin of chain {market.book.chain_id}")
+    print_line(
+        f"  svcd register{flag}{rpc}    needs a little of the native coin of chain {market.address_book.chain_id}"
+    )
     print_line(f"  svcd check{flag}    shows what is right and what is wrong")
     print_line(f"  svcd run{flag}    or systemctl enable --now svcd")

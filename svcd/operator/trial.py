@@ -47,7 +47,7 @@ class TrialResult:
     seconds: float
     sealed_sizes: tuple[int, int]  # bytes of the sealed order and of the sealed result
     earnings: Mapping[int, int]
-    book: AddressBook
+    address_book: AddressBook
 
 
 async def try_model(config: DaemonConfig, name: str, text: str, units_out: int | None = None) -> TrialResult:
@@ -84,7 +84,7 @@ async def try_model(config: DaemonConfig, name: str, text: str, units_out: int |
         earnings={
             window: quotes.cap(ask.rate_in, ask.rate_out, units.units_in, charged) for window, ask in model.asks.items()
         },
-        book=book,
+        address_book=book,
     )
 
 
@@ -146,9 +146,11 @@ def _seal_result(job: Job, output: WorkOutput, result_key: SecretKey, book: Addr
 
 def trial_report(result: TrialResult) -> str:
     """Return a text with the trial's time and units, and the earnings at each ask."""
-    unit, token = 10**result.book.payment_token_decimals, result.book.token_domain.name
+    unit, token = 10**result.address_book.payment_token_decimals, result.address_book.token_domain.name
     took = f"{result.units_in} units in, {result.completion_tok} out, {result.seconds:.2f} s"
     lines = [f"took     {took}; sealed order {result.sealed_sizes[0]} bytes, sealed result {result.sealed_sizes[1]}"]
     for window, cost in sorted(result.earnings.items()):
-        lines.append(f"earns    {cost / unit:.{result.book.payment_token_decimals}f} {token} at the ask for {window} s")
+        lines.append(
+            f"earns    {cost / unit:.{result.address_book.payment_token_decimals}f} {token} at the ask for {window} s"
+        )
     return "\n".join(lines)

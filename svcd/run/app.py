@@ -109,7 +109,7 @@ def build_page_parts(dependencies: DaemonDependencies) -> DaemonParts:
     """Return the parts of the daemon that the provider's page shows."""
     return DaemonParts(
         coordinator=dependencies.coordinator,
-        address_book=dependencies.deployment,
+        address_book=dependencies.address_book,
         provider_id=dependencies.provider_id,
         slots=dependencies.slots,
         model_ids=dependencies.model_ids,
@@ -192,7 +192,7 @@ class Daemon:
             coordinator, signer, clock, dependencies.provider_id, pipeline, offers, timings, self.health, limits
         )
         uploader = Uploader(coordinator, lookup, pipeline)
-        sealer = SealStage(dependencies.deployment, pipeline)
+        sealer = SealStage(dependencies.address_book, pipeline)
         settler = Settler(coordinator, signer, clock, lookup, timings, pipeline)
         failer = Failer(coordinator, signer, clock, lookup, pipeline)
         opener = self._build_opener(pipeline)
@@ -238,8 +238,8 @@ class Daemon:
         box = dependencies.config.box
         if box is None:
             return None
-        endpoint = None if dependencies.direct is None else dependencies.direct.published
-        return TabService.create(box, dependencies.deployment, dependencies.mailbox, dependencies.slots, endpoint)
+        endpoint = None if dependencies.direct is None else dependencies.direct.published_endpoint
+        return TabService.create(box, dependencies.address_book, dependencies.mailbox, dependencies.slots, endpoint)
 
     def _build_guard(self) -> Guard:
         dependencies = self.dependencies
@@ -259,7 +259,7 @@ class Daemon:
             coordinator=dependencies.coordinator,
             signer=dependencies.signer,
             clock=dependencies.clock,
-            deployment=dependencies.deployment,
+            address_book=dependencies.address_book,
             provider_id=dependencies.provider_id,
             box_secret=dependencies.config.box,
             gateways=dependencies.gateways,
@@ -288,7 +288,7 @@ class Daemon:
             exclusions=exclusions,
             timings=self.timings,
             offers=offers,
-            offer_checker=OfferChecker(dependencies.deployment, dependencies.chain),
+            offer_checker=OfferChecker(dependencies.address_book, dependencies.chain),
             health=self.health,
         )
 

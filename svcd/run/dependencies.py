@@ -66,7 +66,7 @@ class DaemonDependencies:
     journal: Journal
     coordinator: Coordinator
     signer: OpSigner
-    deployment: AddressBook
+    address_book: AddressBook
     provider_id: int
     model_ids: dict[str, int]
     gateways: PayloadGateways
@@ -110,7 +110,7 @@ async def open_dependencies(
         journal=journal,
         coordinator=coordinator,
         signer=signer,
-        deployment=deployment,
+        address_book=deployment,
         provider_id=session.provider_id,
         model_ids=model_ids,
         gateways=PayloadGateways(

@@ -38,9 +38,10 @@ def max_amount_for(owner: OwnerRecord, table: AheadTable) -> int:
 
 @attrs.define(slots=True, eq=False)
 class AheadLimits:
-    """Limits on the amounts of jobs that run ahead of their claims. `tables` has the configured limits by model."""
+    """Limits on the amounts of jobs that run ahead of their claims. `table_by_model` has the configured limits by
+    model."""
 
-    tables: Mapping[str, AheadTable]
+    table_by_model: Mapping[str, AheadTable]
     journal: Journal
     _in_flight: Counter[str] = attrs.field(factory=Counter)
 
@@ -49,7 +50,7 @@ class AheadLimits:
 
         Open bids always wait, because the escrow releases their keys only for a claim on the chain.
         """
-        table, job = self.tables.get(offer.model), offer.job
+        table, job = self.table_by_model.get(offer.model), offer.job
         if table is None or not offer.is_pending or job.designated == 0:
             return None
         stake = quotes.cap(job.rate_in, job.rate_out, job.units_in, job.units_out)

@@ -45,8 +45,8 @@ class AskPublisher:
     _wanted_asks: frozenset[Ask] = frozenset()
     _own_asks: frozenset[Ask] = frozenset()  # published by this daemon, or already on the book as configured
     _skip_s: int = 0
-    _unlisted_logged: bool = False
-    _unconfirmed: frozenset[Ask] = frozenset()  # sent without a confirmation, so they may still appear on the book
+    _is_unlisted_logged: bool = False
+    _unconfirmed_asks: frozenset[Ask] = frozenset()  # sent without a confirmation, so they may still appear on the book
 
     def add_asks(self, asks: Iterable[Ask]) -> None:
         """Add asks to publish."""
@@ -67,7 +67,7 @@ class AskPublisher:
             if not self.health.is_only_daemon:
                 return
             try:
-                own = self._own_asks & (await self._read_posted() | self._unconfirmed)
+                own = self._own_asks & (await self._read_posted() | self._unconfirmed_asks)
                 if await self._publish_changes(frozenset(), own):
                     return
             except (Unavailable, Refused) as error:
@@ -90,17 +90,17 @@ class AskPublisher:
         if wanted and not (await self.coordinator.read_provider(self.provider_id)).listed:
             self._log_unlisted()
             return True
-        self._unlisted_logged = False
+        self._is_unlisted_logged = False
         signed_at = await self.journal.next_signing_time(_SIGNED_AT_KEY, skip_s=self._skip_s)
 
         # The registry accepts quotes only in ascending order.
         body = self.signer.sign_asks(self.provider_id, signed_at, sorted(quotes, key=_model_and_window))
         published = frozenset(quote for quote in quotes if quote in wanted)
         self._own_asks |= published
-        self._unconfirmed |= published
+        self._unconfirmed_asks |= published
         answer = await self.coordinator.publish_asks(body, trio.current_time() + _PUBLISH_TIMEOUT_S)
         if isinstance(answer, AsksPublished):
-            self._skip_s, self._unconfirmed = 0, frozenset()
+            self._skip_s, self._unconfirmed_asks = 0, frozenset()
             log.info("asks published" if wanted else "asks withdrawn", signed_at=signed_at, quotes=len(quotes))
             now_posted = await self._read_posted()
             metrics.asks_published.set(len(now_posted))
@@ -109,9 +109,9 @@ class AskPublisher:
         return False
 
     def _log_unlisted(self) -> None:
-        if not self._unlisted_logged:
+        if not self._is_unlisted_logged:
             log.warning("asks withheld", reason="the market's admin has not listed this provider")
-        self._unlisted_logged = True
+        self._is_unlisted_logged = True
 
     async def _read_posted(self) -> frozenset[Ask]:
         rows = await self.coordinator.read_provider_asks(self.provider_id)

@@ -44,7 +44,7 @@ class Claimer:
     offers: DeadlineChannel[Offer]
     timings: Timings
     health: DaemonHealth
-    limits: AheadLimits
+    ahead_limits: AheadLimits
 
     async def serve(self) -> None:
         while True:
@@ -73,7 +73,7 @@ class Claimer:
         sent = trio.current_time()
         op = self.signer.sign_claim(job.job_id, job.order, self.clock.now())
         held = ClaimedJob(job, offer.model, offer.slot, sent + job.sla_secs, trace_context=offer.trace_context)
-        pending_claim = await self.limits.permit(offer)
+        pending_claim = await self.ahead_limits.permit(offer)
         if pending_claim is not None:
             stored = await self.coordinator.store_op(op, sent + _CLAIM_TIMEOUT_S)
             if isinstance(stored, OpStored):

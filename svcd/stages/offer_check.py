@@ -22,10 +22,10 @@ _FUNDS_TIMEOUT_S: Final = 0.4  # short, because a pending offer is valid for onl
 class OfferChecker:
     """Checker of pending offers. Without a node, `chain` is None and the owner's funds are not checked."""
 
-    book: AddressBook
+    address_book: AddressBook
     chain: ChainReader | None
     domains: Domains = attrs.field(
-        init=False, default=attrs.Factory(lambda self: Domains.of(self.book), takes_self=True)
+        init=False, default=attrs.Factory(lambda self: Domains.of(self.address_book), takes_self=True)
     )
 
     async def find_fault(self, offer: PendingOffer) -> str | None:
@@ -38,7 +38,7 @@ class OfferChecker:
         cap = quotes.cap(offer.rate_in, offer.rate_out, offer.units_in, offer.units_out)
         if offer.amount < cap:
             return f"the amount is {offer.amount}, expected at least {cap}"
-        payment = job_payment(offer.owner, self.book.job_registry, offer.amount, offer.expires_at, offer.job_id)
+        payment = job_payment(offer.owner, self.address_book.job_registry, offer.amount, offer.expires_at, offer.job_id)
         if recover_address(self.domains.token.digest(payment), offer.auth_sig) != offer.owner:
             return f"the owner did not sign a payment of {offer.amount}"
         if self.chain is None:

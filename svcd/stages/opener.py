@@ -48,7 +48,7 @@ class PayloadOpener:
     coordinator: Coordinator
     signer: OpSigner
     clock: Clock
-    deployment: AddressBook
+    address_book: AddressBook
     provider_id: int
     box_secret: SecretKey | None
     gateways: PayloadGateways
@@ -140,7 +140,7 @@ class PayloadOpener:
     async def _build_opener(
         self, held: ClaimedJob, commitment: ContainerCommitment, until: float
     ) -> Callable[[], Opener]:
-        book = self.deployment
+        book = self.address_book
         if held.job.designated == 0:
             dek = await self._release_key(held, commitment, until)
             return lambda: Opener.with_data_key(dek)

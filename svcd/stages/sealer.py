@@ -27,12 +27,12 @@ _CHARACTERS_PER_MEMBER: Final = 8  # estimated cost of each member of an object 
 
 @attrs.frozen(slots=True, eq=False)
 class SealStage:
-    deployment: AddressBook
+    address_book: AddressBook
     pipeline: Pipeline
 
     async def step(self, finished: FinishedJob) -> None:
         held, output = finished.claimed_job, finished.output
-        job, book = held.job, self.deployment
+        job, book = held.job, self.address_book
 
         def seal() -> bytes:
             try:

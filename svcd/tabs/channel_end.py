@@ -47,15 +47,17 @@ _FRAME_IGNORED: Final = FrameOutcome()
 
 @attrs.define(slots=True)
 class _HelloBucket:
-    tokens: float = _HELLO_BURST
+    available_hellos: float = _HELLO_BURST
     updated_at: float = float("-inf")
 
     def take(self, now: float) -> bool:
-        self.tokens = min(_HELLO_BURST, self.tokens + max(0.0, now - self.updated_at) * _HELLOS_PER_SECOND)
+        self.available_hellos = min(
+            _HELLO_BURST, self.available_hellos + max(0.0, now - self.updated_at) * _HELLOS_PER_SECOND
+        )
         self.updated_at = now
-        if self.tokens < 1:
+        if self.available_hellos < 1:
             return False
-        self.tokens -= 1
+        self.available_hellos -= 1
         return True
 
 

@@ -68,11 +68,11 @@ class _Disconnected(Exception):
 
 @attrs.define(slots=True, eq=False)
 class DirectServer:
-    """Server on a bound socket. `published` is the endpoint that a welcome names."""
+    """Server on a bound socket. `published_endpoint` is the endpoint that a welcome names."""
 
     listening_socket: socket.socket
-    context: ssl.SSLContext
-    published: PublishedEndpoint
+    tls_context: ssl.SSLContext
+    published_endpoint: PublishedEndpoint
     _unauthenticated_count: int = 0
     _connections_by_tab: dict[bytes, int] = attrs.field(factory=dict)
 
@@ -96,7 +96,7 @@ class DirectServer:
         raise AssertionError("the loop above does not end")
 
     async def _serve_connection(self, stream: trio.SocketStream, tabs: OpenTabs) -> None:
-        secured = trio.SSLStream(stream, self.context, server_side=True, https_compatible=True)
+        secured = trio.SSLStream(stream, self.tls_context, server_side=True, https_compatible=True)
         connection = _Connection(self, secured, tabs)
         try:
             with trio.fail_after(UNAUTHENTICATED_TIMEOUT_S):

@@ -26,7 +26,7 @@ class _Stream:
     """
 
     chunks: list[dict[str, object]] = attrs.field(factory=list)
-    sizes: list[int] = attrs.field(factory=list)
+    chunk_bytes: list[int] = attrs.field(factory=list)
     sent_count: int = 0
     total_bytes: int = 0
     is_truncated: bool = False  # a chunk was too long or invalid, so no further chunk is sent
@@ -52,7 +52,7 @@ class _Stream:
         self.is_truncated = size > _MAX_DELTA_BYTES or self.total_bytes > MAX_STREAM_BYTES
         if not self.is_truncated:
             self.chunks.append(piece)
-            self.sizes.append(size)
+            self.chunk_bytes.append(size)
 
     def take(self, request_id: int) -> tuple[TabDelta, int]:
         """Mark the next chunks as sent. Return them as a message, with their size in bytes."""
@@ -60,9 +60,9 @@ class _Stream:
         while (
             end < len(self.chunks)
             and end - self.sent_count < MAX_CHUNKS_PER_DELTA
-            and size + self.sizes[end] <= _MAX_DELTA_BYTES
+            and size + self.chunk_bytes[end] <= _MAX_DELTA_BYTES
         ):
-            size += self.sizes[end]
+            size += self.chunk_bytes[end]
             end += 1
         delta = TabDelta(request_id, self.sent_count, tuple(self.chunks[self.sent_count : end]))
         self.sent_count = end

@@ -24,7 +24,7 @@ class TabService:
     """Parts that the tabs of a daemon share."""
 
     box_secret: SecretKey
-    deployment: AddressBook
+    address_book: AddressBook
     domains: Domains
     mailbox: Mailbox
     tabs: OpenTabs
@@ -42,7 +42,7 @@ class TabService:
         return cls(box, deployment, Domains.of(deployment), Mailbox(routes), OpenTabs(slots), endpoint)
 
     def build_channel_end(self, tab: OpenTab, terms: TabTerms, build_welcome: Callable[[], bytes]) -> ChannelEnd:
-        book = self.deployment
+        book = self.address_book
         binding = ChannelBinding(book.chain_id, book.job_registry, tab.job_id)
         return ChannelEnd(binding, self.box_secret, terms.channel_key, build_welcome)
 

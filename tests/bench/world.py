@@ -19,7 +19,7 @@ from devnet.coordinator import CoordinatorService, running_coordinator
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from devnet.provider import running_provider
-from devnet.settings import SLOTS as DEFAULT_SLOTS
+from devnet.settings import DEFAULT_SLOTS
 from devnet.world import Devnet, World
 from svc.client import Client
 from tests.support.cid_store import running_cid_store

@@ -96,7 +96,7 @@ class BatchExpander:
         await lines_sql.record_lines(connection, work.batch_id, records)
         expanded = portion.next_cursor.offset >= (work.input_bytes or 0)
         await work_sql.move_cursor(
-            connection, work.batch_id, portion.next_cursor.offset, portion.next_cursor.lines, expanded=expanded
+            connection, work.batch_id, portion.next_cursor.offset, portion.next_cursor.line_count, expanded=expanded
         )
 
     async def _read_lines(self, work: BatchWork, start: FileCursor, max_lines: int) -> LinePortion:

@@ -34,10 +34,10 @@ class InputLine:
 
 @attrs.frozen(slots=True)
 class FileCursor:
-    """Position in the file. The `lines` lines before `offset` are done."""
+    """Position in the file. The `line_count` lines before `offset` are done."""
 
     offset: int
-    lines: int
+    line_count: int
 
 
 @attrs.frozen(slots=True)
@@ -50,7 +50,7 @@ class LinePortion:
 
 @attrs.frozen(slots=True)
 class LineReader:
-    read: ReadRange
+    read_range: ReadRange
     file_bytes: int
     chunk_bytes: int = CHUNK_BYTES
     max_lines: int = MAX_LINES_PER_READ
@@ -78,7 +78,7 @@ class LineReader:
         end = len(buffer) + last + 1 - first
         try:
             with anyio.fail_after(self.timeout_s):
-                async with self.read(first, last) as pieces:
+                async with self.read_range(first, last) as pieces:
                     async for piece in pieces:
                         buffer += piece
                         if len(buffer) > end:
@@ -95,7 +95,7 @@ class LineReader:
     def _split_lines(self, buffer: bytes, start: FileCursor, *, at_end: bool) -> LinePortion:
         """Split off whole lines. The last line of the file may lack its newline."""
         lines: list[InputLine] = []
-        offset, number = 0, start.lines
+        offset, number = 0, start.line_count
         while offset < len(buffer) and len(lines) < self.max_lines:
             newline = buffer.find(b"\n", offset)
             if newline < 0 and not at_end:
@@ -117,7 +117,7 @@ class LineReader:
             offset += len(buffer) if newline < 0 else newline + 1
             if newline >= 0:
                 break
-        return LinePortion((InputLine(start.lines + 1, None),), FileCursor(offset, start.lines + 1))
+        return LinePortion((InputLine(start.line_count + 1, None),), FileCursor(offset, start.line_count + 1))
 
 
 def _store_unavailable_error(message: str) -> Retryable:

@@ -41,7 +41,7 @@ def _examples() -> dict[str, object]:
 @attrs.frozen(slots=True)
 class BatchRoutes:
     batches: BatchService
-    plans: BatchPlanner
+    planner: BatchPlanner
     events: BatchEvents
 
     def routes(self) -> list[Route]:
@@ -171,7 +171,7 @@ class BatchRoutes:
     async def create(self, request: Request) -> Response:
         body: BatchBody | PlanBody = request.body
         if isinstance(body, PlanBody):
-            return responses.not_retryable(402, await self.plans.plan_models(body))  # a plan is not an error
+            return responses.not_retryable(402, await self.planner.plan_models(body))  # a plan is not an error
         created = await self.batches.create(request.owner, body, request.headers.get(_IDEMPOTENCY_KEY))
         return responses.ok(answers.batch_shape(created))
 

@@ -24,13 +24,13 @@ _FREEING_EVENTS: Final = frozenset({EventKind.SETTLED, EventKind.FAILED, EventKi
 class WaitingPoll:
     """Poll that waits. Call `wait` from the task of the poll, in an asyncio loop."""
 
-    __slots__ = ("_future", "_is_searching", "_woken", "free_slots", "news_seen", "poller", "wants_offers")
+    __slots__ = ("_future", "_is_searching", "_woken", "free_slots", "poller", "seen_news_count", "wants_offers")
 
     def __init__(self, poller: PollKey, free_slots: int, news_seen: int, *, wants_offers: bool = False) -> None:
         self.poller = poller
         self.free_slots = free_slots
         self.wants_offers = wants_offers
-        self.news_seen = news_seen  # number of the last news that woke the poll, or that came before the poll
+        self.seen_news_count = news_seen  # number of the last news that woke the poll, or that came before the poll
         self._woken = self._is_searching = False
         self._future: asyncio.Future[None] | None = None
 
@@ -131,10 +131,10 @@ class WaitingPolls:
                 return
             if (
                 poll.poller.model_id == model_id
-                and poll.news_seen < self._news_count
+                and poll.seen_news_count < self._news_count
                 and (poll.wants_offers or not is_offer)
             ):
-                poll.news_seen = self._news_count
+                poll.seen_news_count = self._news_count
                 poll.wake()
                 jobs -= poll.free_slots
 

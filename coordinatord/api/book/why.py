@@ -39,11 +39,11 @@ _MAX_PROVIDERS: Final = 50
 
 @attrs.define(slots=True)
 class UnclaimedJobExplainer:
-    """Explains why jobs are unclaimed, and caches the explanations. `funding` must not be shared with polls, so that
-    explanations do not delay polls with requests to the node."""
+    """Explains why jobs are unclaimed, and caches the explanations. `funds_checker` must not be shared with polls, so
+    that explanations do not delay polls with requests to the node."""
 
     reads: IndexReads
-    funding: FundsChecker
+    funds_checker: FundsChecker
     liveness_ms: int
     clock: Callable[[], float] = time.monotonic
     _cache: dict[bytes, tuple[float, Snapshot, why.Why]] = attrs.field(factory=dict, init=False)
@@ -84,7 +84,7 @@ class UnclaimedJobExplainer:
             found = await self.reads.jobs.get(row.job_id)
             return _explain_claimed_or_ended(found.value or row, found.snapshot)
         job, providers = read
-        return explain_open_job(job, providers, await self.funding.read_funds([job.row], job.snapshot))
+        return explain_open_job(job, providers, await self.funds_checker.read_funds([job.row], job.snapshot))
 
 
 def explain_open_job(job: OpenJob, providers: Sequence[ProviderFacts], funds: Funds) -> why.Why:

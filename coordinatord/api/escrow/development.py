@@ -42,7 +42,7 @@ _FIRST_PULL_TIMEOUT_S: Final = 60.0
 
 @attrs.frozen(slots=True)
 class MockSettings:
-    release: int
+    release_ordinal: int
     rotate_every_ms: int
     sweep_every_ms: int
     sync_every_s: int
@@ -76,7 +76,7 @@ class MockCustody:
         return self._generations.oldest_first()
 
     def build_evidence(self, public: PublicKey) -> KeyEvidence:
-        return mock_evidence(public, self._settings.release)
+        return mock_evidence(public, self._settings.release_ordinal)
 
     async def open_wrap(self, seed_wrap: bytes) -> bytearray | None:
         """Open a wrap. If no held key opens it, pull the peer's keys and try again, because the peer may have minted a

@@ -132,7 +132,7 @@ class HandoverService:
     operators: OperatorKeys
     providers: ProviderRegistry
     held_generations: Callable[[], tuple[Generation, ...]]
-    release: int
+    release_ordinal: int
     clock: Clock
 
     async def hand_over(self, body: HandoverBody) -> HandoverOutcome:
@@ -160,9 +160,9 @@ class HandoverService:
             return NotHandedOver(
                 "debug_evidence", "evidence.debug must be false: an instance in debug mode gets no keys"
             )
-        if body.evidence.release < self.release:
+        if body.evidence.release < self.release_ordinal:
             return NotHandedOver(
-                "stale_release", f"evidence.release must be at least {self.release}, the release of the holder"
+                "stale_release", f"evidence.release must be at least {self.release_ordinal}, the release of the holder"
             )
         auth = HandoverAuth(body.channel_pubkey.raw, body.issued_at)
         signer = self.operators.recover_signer(auth, body.operator_signature)
@@ -176,13 +176,13 @@ class HandoverService:
 
     def _seal_generations(self, body: HandoverBody, generations: tuple[Generation, ...]) -> GrantedHandover:
         keys = [HandedOverKey(one.key.copy_secret(), one.announced_from_ms) for one in generations]
-        content = handover_content(self.release, keys)
+        content = handover_content(self.release_ordinal, keys)
         message = bytearray(len(content) + SIGNATURE_LENGTH)
         try:
             message[: len(content)] = content
             keys_message = HandoverKeys(body.channel_pubkey.raw, body.issued_at, content)
             message[len(content) :] = self.operators.sign(keys_message)
-            return GrantedHandover(seal_secret(body.channel_pubkey, message), len(keys), self.release)
+            return GrantedHandover(seal_secret(body.channel_pubkey, message), len(keys), self.release_ordinal)
         finally:
             for secret in (content, message, *(key.secret for key in keys)):
                 wipe(secret)

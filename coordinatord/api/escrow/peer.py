@@ -55,7 +55,7 @@ class Peer:
     http: HttpClient
     url: str
     operators: OperatorKeys
-    release: int
+    release_ordinal: int
     clock: Clock
 
     async def pull_keys(self) -> list[Generation] | FailedPull:
@@ -80,7 +80,7 @@ class Peer:
             channel.erase()
 
     def _request_body(self, channel: KeyPair, issued_at: int) -> dict[str, object]:
-        evidence = mock_evidence(channel.public, self.release)
+        evidence = mock_evidence(channel.public, self.release_ordinal)
         return {
             "evidence": {
                 "type": evidence.type,

@@ -159,8 +159,8 @@ class ReleaseService:
     chain_id: int
     registry: bytes
     custody: Custody
-    claims: ClaimReader
-    posted: PostedJobs
+    claim_reader: ClaimReader
+    posted_jobs: PostedJobs
     clock: Clock
 
     async def release(self, body: ReleaseBody) -> ReleaseOutcome:
@@ -173,19 +173,19 @@ class ReleaseService:
         wallet = recover_address(self.domains.escrow.digest(signed), body.signature)
         if wallet is None:
             return _WRONG_WALLET
-        job = await self.claims.read_job(body.job_id)
+        job = await self.claim_reader.read_job(body.job_id)
         if job is None:
             return NotReleased("no_claim", "the chain has no job with this job_id")
         if job.state != CLAIMED:
             return NotReleased("not_claimed", "the job is not claimed")
         # The job id is a hash of owner and commitment, so an owner that matches the id is correct, even if it was read
         # from an unverified log.
-        found = await self.posted.find(body.job_id)
+        found = await self.posted_jobs.find(body.job_id)
         if found is None or derive_job_id(found.posted.owner, c) != body.job_id:
             return NotReleased("wrap_mismatch", "seed_wrap and ct_hash do not reproduce the job's commitment")
-        if await self.claims.read_provider_id(wallet) != job.provider_id:
+        if await self.claim_reader.read_provider_id(wallet) != job.provider_id:
             return _WRONG_WALLET
-        if not await self.claims.is_confirmed(WalletClaim(body.job_id, wallet, job.provider_id)):
+        if not await self.claim_reader.is_confirmed(WalletClaim(body.job_id, wallet, job.provider_id)):
             # A reorg could give the job to another provider, and a release cannot be undone.
             raise Retryable("relay_unavailable", "the claim is not confirmed yet; try again", "job_read", retry_after=1)
         return await self._seal_data_key(body, found.posted.owner)

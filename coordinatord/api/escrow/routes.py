@@ -104,10 +104,10 @@ class EscrowServices:
 class EscrowRoutes:
     """Routes of the escrow. If this coordinator hosts no escrow, every request gets `escrow_unavailable`."""
 
-    hosted: EscrowServices | None
+    services: EscrowServices | None
 
     def routes(self) -> list[Route]:
-        hosted = self.hosted
+        hosted = self.services
         hands_over = hosted is not None and hosted.escrow.handover is not None
         return [
             Route(
@@ -180,19 +180,19 @@ class EscrowRoutes:
         ]
 
     async def read_key(self, _: Request) -> Response:
-        if self.hosted is None:
+        if self.services is None:
             return escrow_unavailable_response()
-        return responses.ok(key_shape(announced_key(self.hosted.escrow.custody, self.hosted.clock)))
+        return responses.ok(key_shape(announced_key(self.services.escrow.custody, self.services.clock)))
 
     async def release(self, request: Request) -> Response:
-        if self.hosted is None:
+        if self.services is None:
             return escrow_unavailable_response()
-        return release_response(await self.hosted.releases.release(request.body))
+        return release_response(await self.services.releases.release(request.body))
 
     async def handover(self, request: Request) -> Response:
-        if self.hosted is None:
+        if self.services is None:
             return escrow_unavailable_response()
-        service = self.hosted.escrow.handover
+        service = self.services.escrow.handover
         if service is None:
             return handover_disabled_response()
         return handover_response(await service.hand_over(request.body))

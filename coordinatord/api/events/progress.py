@@ -76,7 +76,7 @@ def _relevant_op(kind: str, ops: Iterable[RelayedOp]) -> RelayedOp | None:
 
 
 def _relay_step(kind: ProgressOp, op: RelayedOp) -> ProgressStep[Digits]:
-    cid, units = op.settled if op.settled is not None else (None, None)
+    cid, units = op.settle_content if op.settle_content is not None else (None, None)
     rests_on = _RESTS_ON_BY_STATE[op.state]
     of_provider = kind in ("claim", "settle", "fail")
     return ProgressStep(

@@ -44,9 +44,9 @@ _SELECT_JOBS: Final = (
 
 @attrs.frozen(slots=True)
 class RelayedOp:
-    """Op in the outbox. `settled` is the result of a settle: content id and output units."""
+    """Op in the outbox. `settle_content` is the result of a settle: content id and output units."""
 
-    settled: tuple[str, int] | None
+    settle_content: tuple[str, int] | None
     kind: str
     state: str
     reason: str | None

@@ -135,7 +135,7 @@ class FileStore:
                 file_id,
                 cid=pinned.cid,
                 size=pinned.size,
-                lines=inspected.lines,
+                lines=inspected.line_count,
                 commitment=inspected.commitment,
                 retention_seconds=retention_seconds,
             )

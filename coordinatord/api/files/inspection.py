@@ -21,7 +21,7 @@ _SPLIT_BYTES: Final = 1 << 16
 class InspectionResult:
     """Facts about a complete upload."""
 
-    lines: int = 0
+    line_count: int = 0
     commitment: bytes | None = None
 
 
@@ -117,7 +117,7 @@ class LineInspection:
         self.update(b"\n")
         if not self._non_blank_lines:
             raise empty_file_error()
-        return InspectionResult(lines=self._non_blank_lines)
+        return InspectionResult(line_count=self._non_blank_lines)
 
 
 def new_inspection(purpose: Purpose) -> Inspection:

@@ -45,9 +45,9 @@ class CancelService:
     database: Database
     domains: Domains
     registry: JobRegistry
-    posted: PostedJobs
+    posted_jobs: PostedJobs
     budgets: GasBudgets
-    endings: EndingFinder
+    ending_finder: EndingFinder
     relaying: Relaying
     clock: Clock
 
@@ -60,7 +60,7 @@ class CancelService:
         if not is_fresh(body.issued_at, self.clock()):
             return PredictedRefusal("StaleOp", f"issued_at is not within ±{MAX_OP_SKEW_S} seconds of now")
         signer = recover_address(self.domains.jobs.digest(Cancel(job_id, body.issued_at)), body.signature)
-        found = await self.posted.find(job_id) if signer is not None else None
+        found = await self.posted_jobs.find(job_id) if signer is not None else None
         job = await self.registry.read_job(job_id) if found is not None else None
         if found is None and signer is not None:
             await self._wait_for_post(job_id, signer)
@@ -68,7 +68,7 @@ class CancelService:
             return PredictedRefusal("NotTheOwner", "the job does not exist, or its owner did not sign this cancel")
         if job.state == CLAIMED:
             return PredictedRefusal("NotCancellable", "the job is claimed")
-        ended = await self.endings.find_transaction(job_id, in_logs=job.state != OPEN)
+        ended = await self.ending_finder.find_transaction(job_id, in_logs=job.state != OPEN)
         if ended is not None:
             return AlreadyEnded(ended)
         calldata = job_registry.cancel_calldata(found.posted, body.issued_at, body.signature)

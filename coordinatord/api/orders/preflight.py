@@ -46,7 +46,7 @@ class Preflight:
             return await self._check(body)
 
     async def _check(self, body: OrderBody) -> tuple[list[FailedCheck], QuotedOrder | None]:
-        checks = self.submissions.checks
+        checks = self.submissions.order_checks
         findings = Findings(await checks.registry.read_fees())
         failed = [_failed_body_check(fault) for fault in optional_field_faults(body)]
         failed += map(_failed_check, checks.order_faults(body))

@@ -60,9 +60,9 @@ SubmitOutcome: TypeAlias = ProbeAnswer | QuotedOrder | PredictedRefusal | Relaye
 
 @attrs.frozen(slots=True)
 class SubmissionService:
-    checks: OrderChecks
-    market: Matchmaker
-    offers: Mailbox[PendingJob]
+    order_checks: OrderChecks
+    matchmaker: Matchmaker
+    offer_mailbox: Mailbox[PendingJob]
     containers: Containers
     relaying: Relaying
 
@@ -70,10 +70,10 @@ class SubmissionService:
         """Submit an order. Raise Refused for an order that is answered with 400, and Retryable for errors of other
         services. Without `wait`, return QueuedRelay once the post is in the outbox."""
         if isinstance(body, MarketProbe):
-            return ProbeAnswer(await self.market.find_asks(body))
-        for fault in self.checks.order_faults(body):
+            return ProbeAnswer(await self.matchmaker.find_asks(body))
+        for fault in self.order_checks.order_faults(body):
             raise fault.as_refused()
-        findings, paid = Findings(await self.checks.registry.read_fees()), to_paid_order(body)
+        findings, paid = Findings(await self.order_checks.registry.read_fees()), to_paid_order(body)
         if paid is None:
             return await self.quote_order(body, findings.fee_terms)
         with spans.span("submission", job=hex_of(body.job_id), model_id=body.model_id):
@@ -82,7 +82,7 @@ class SubmissionService:
     async def _submit(
         self, body: OrderBody, paid: PaidOrder, findings: Findings, *, wait: bool
     ) -> SubmitOutcome | QueuedRelay:
-        async with aclosing(self.checks.find_failures(body, findings)) as failures:
+        async with aclosing(self.order_checks.find_failures(body, findings)) as failures:
             failure = await anext(failures, None)
         match failure:
             case None:
@@ -99,16 +99,16 @@ class SubmissionService:
             case RefusedByChain():
                 return failure
         if isinstance(outcome, RefusedByChain) and outcome.name == "WrongAmount":  # the fees changed since the check
-            return await self.quote_order(body, await self.checks.registry.read_fees(), changed=True)
+            return await self.quote_order(body, await self.order_checks.registry.read_fees(), changed=True)
         return outcome
 
     async def quote_order(self, body: OrderBody, terms: FeeTerms, *, changed: bool = False) -> QuotedOrder:
-        return QuotedOrder(body, body.quote(terms), terms.fee_bps, await self.market.find_asks(body), changed)
+        return QuotedOrder(body, body.quote(terms), terms.fee_bps, await self.matchmaker.find_asks(body), changed)
 
     async def _post_order(self, paid: PaidOrder, findings: Findings, *, wait: bool) -> RelayedOutcome | QueuedRelay:
         """Post the order. Hold the container until the post has ended. If the outcome of the post stays unknown, the
         janitor later decides whether to remove the container."""
-        body, upload, uploads = paid.order, findings.upload, self.checks.uploads
+        body, upload, uploads = paid.order, findings.upload, self.order_checks.uploads
         if upload is not None:
             if not await uploads.hold(upload, body.job_id):
                 raise UNKNOWN_UPLOAD.as_refused()
@@ -136,7 +136,7 @@ class SubmissionService:
                 kind=RelayKind.POST,
                 subject=body.job_id,
                 dedupe=paid.dedupe_digest(task_cid),
-                target=self.checks.registry.address,
+                target=self.order_checks.registry.address,
                 calldata=paid.calldata(task_cid),
                 priority=Priority.POST,
                 signer=body.owner,
@@ -149,9 +149,9 @@ class SubmissionService:
             return queued
         order = Order(**{field.name: getattr(body, field.name) for field in attrs.fields(Order)})
         posted = PostedOrder(order, body.owner, findings.fee_terms)
-        self.offers.put(PendingJob(queued.id, posted, body.signature, paid.payment, task_cid))
+        self.offer_mailbox.put(PendingJob(queued.id, posted, body.signature, paid.payment, task_cid))
         if not queued.is_duplicate:
-            await self.market.record_pick(body)
+            await self.matchmaker.record_pick(body)
         if not wait:
             return queued
         outcome = await self.relaying.wait(queued)

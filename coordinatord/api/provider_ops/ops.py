@@ -187,7 +187,7 @@ class OpService:
     domains: Domains
     jobs: JobRegistry
     providers: ProviderRegistry
-    posted: PostedJobs
+    posted_jobs: PostedJobs
     offers: PendingOffers
     relayer: bytes
     database: Database
@@ -257,9 +257,9 @@ class OpService:
         upload = await self._find_upload(op, session_address) if isinstance(op, SettleOp) else None
         # A provider that works ahead may end a job before the job's post and claim are mined.
         op_signer = attrs.evolve(op_signer, claim_pending=await self.relaying.is_claiming(op_signer.wallet, op.job_id))
-        known = await self.posted.indexed.get(op.job_id)
+        known = await self.posted_jobs.indexed.get(op.job_id)
         pending = await self.offers.read_claimed_terms(op.job_id, op_signer.provider_id) if known is None else None
-        job = known or pending or await self.posted.find(op.job_id)
+        job = known or pending or await self.posted_jobs.find(op.job_id)
         if job is None:
             return _unknown_job_refusal()
         match op:
@@ -275,9 +275,9 @@ class OpService:
 
     async def _claim(self, op: ClaimOp, op_signer: _OpSigner) -> OpOutcome | QueuedRelay:
         admitted = await self.budgets.admit(RelayKind.CLAIM, op_signer.wallet, op.job_id)
-        known = await self.posted.indexed.get(op.job_id)
+        known = await self.posted_jobs.indexed.get(op.job_id)
         pending = await self.offers.claim_offer(op.job_id, op_signer.provider_id) if known is None else None
-        job = known or pending or await self.posted.find(op.job_id, "claim_simulate_read")
+        job = known or pending or await self.posted_jobs.find(op.job_id, "claim_simulate_read")
         if job is None:
             return _unknown_job_refusal()
         if op.terms is not None and op.terms != struct_hash(job.posted.order):

@@ -99,7 +99,7 @@ class ProviderOpRoutes:
     ops: OpService
     asks: AskPublisher
     registry: JobRegistry
-    posted: PostedJobs
+    posted_jobs: PostedJobs
     progress: ProgressHub
 
     def routes(self) -> list[Route]:
@@ -192,7 +192,7 @@ class ProviderOpRoutes:
 
     async def simulate_claim(self, request: Request) -> Response:
         body: SimulateBody = request.body
-        job = await self.posted.find(body.job_id, "claim_simulate_read")
+        job = await self.posted_jobs.find(body.job_id, "claim_simulate_read")
         if job is None:
             return responses.ok(providers.ClaimRefused(ok=False, reason="UnknownJob"))
         selector = await self.registry.read_claim_refusal(job.posted, body.address)

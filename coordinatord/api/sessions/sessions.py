@@ -36,7 +36,7 @@ _MAX_CACHE_LIFETIME_S: Final = 60.0
 class _CachedSession:
     row: SessionRow
     revocations: int
-    until: float
+    valid_until: float
 
 
 class SessionCache:
@@ -54,7 +54,7 @@ class SessionCache:
 
     async def find(self, token_hash: bytes) -> SessionRow | None:
         known = self._cache.get(token_hash)
-        if known is None or self._clock() >= known.until:
+        if known is None or self._clock() >= known.valid_until:
             return await self._reads.get(token_hash)
         if known.revocations != await self._revocations.get_recent(_MAX_REVOCATION_DELAY_S):
             return await self._reads.get(token_hash)

@@ -137,12 +137,12 @@ class TabMailbox:
         taken = await take_frames(self._connection, {reader.key: reader.last_row_id for reader in free.values()})
         for number, events in taken.events.items():
             free[number].deliver(events)
-        for number in taken.replaced:
+        for number in taken.replaced_reader_ids:
             free[number].finish("replaced")
-        if taken.unknown:
-            for number in taken.unknown:
+        if taken.unknown_reader_ids:
+            for number in taken.unknown_reader_ids:
                 free[number].last_row_id = 0  # the emptied table restarts its ids
-            await restore_readers(self._connection, [free[number].key for number in taken.unknown])
+            await restore_readers(self._connection, [free[number].key for number in taken.unknown_reader_ids])
 
     async def _end_unclaimed_readers(self) -> None:
         """End the readers of jobs that are not claimed any more."""

@@ -22,7 +22,7 @@ PartyRefusal: TypeAlias = Literal["unknown_job", "not_claimed", "not_party"]
 @attrs.frozen(slots=True)
 class _CachedParties:
     parties: TabParties
-    until: float
+    valid_until: float
 
 
 class PartyReads:
@@ -41,7 +41,7 @@ class PartyReads:
         found: dict[bytes, TabParties | None] = {}
         for job_id in job_ids:
             known = self._cache.get(job_id)
-            if known is not None and now < known.until:
+            if known is not None and now < known.valid_until:
                 found[job_id] = known.parties
         if missing := [job_id for job_id in job_ids if job_id not in found]:
             read = await read_parties(self._connection, missing)

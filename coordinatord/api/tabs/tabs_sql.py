@@ -100,13 +100,13 @@ class ReaderKey:
 class TakenRows:
     """Rows taken from the table. `events` has the (row id, events) pairs of each reader, by the reader's id.
 
-    `unknown` readers are missing from the table, because PostgreSQL restarted. The table has a newer reader in place of
-    each of the `replaced` readers.
+    `unknown_reader_ids` readers are missing from the table, because PostgreSQL restarted. The table has a newer reader
+    in place of each of the `replaced_reader_ids` readers.
     """
 
     events: dict[int, list[tuple[int, bytes]]]
-    unknown: set[int]
-    replaced: set[int]
+    unknown_reader_ids: set[int]
+    replaced_reader_ids: set[int]
 
 
 async def read_parties(connection: PreparedConnection, job_ids: Sequence[bytes]) -> dict[bytes, TabParties | None]:
@@ -150,7 +150,7 @@ async def take_frames(connection: PreparedConnection, readers: Mapping[ReaderKey
         if row["events"] is not None:
             taken.events.setdefault(row["reader"], []).append((row["id"], row["events"]))
         else:
-            (taken.unknown if row["registered"] is None else taken.replaced).add(row["reader"])
+            (taken.unknown_reader_ids if row["registered"] is None else taken.replaced_reader_ids).add(row["reader"])
     return taken
 
 

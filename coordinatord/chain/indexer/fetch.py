@@ -133,7 +133,7 @@ T = TypeVar("T")
 class _PendingAnswer(Generic[T]):
     """Answer of a running request. Errors are stored and raised by `result`, outside of the task group."""
 
-    done: anyio.Event = attrs.field(factory=anyio.Event)
+    done_event: anyio.Event = attrs.field(factory=anyio.Event)
     # Empty until the answer arrives, then a list with the answer as its only element.
     outcome: list[T] | Retryable = attrs.field(factory=list)
 
@@ -142,7 +142,7 @@ class _PendingAnswer(Generic[T]):
             self.outcome = [await request()]
         except Retryable as error:
             self.outcome = error
-        self.done.set()
+        self.done_event.set()
 
     @property
     def result(self) -> T:
@@ -309,7 +309,7 @@ async def prefetch_ranges(
             pending = await receive.receive()
         except anyio.EndOfStream:
             return None
-        await pending.done.wait()
+        await pending.done_event.wait()
         return pending.result
 
     failure: Exception | None = None

@@ -192,10 +192,10 @@ async def mark_sent(connection: Connection, txs: Sequence[tuple[int, str | None,
 
 @attrs.frozen(slots=True)
 class AccountUsage:
-    """Account with its number of `pending` transactions, and the seconds since its last signature (`idle_s`)."""
+    """Account with its number of `pending_count` transactions, and the seconds since its last signature (`idle_s`)."""
 
     account: bytes
-    pending: int
+    pending_count: int
     idle_s: float
 
 

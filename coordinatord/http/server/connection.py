@@ -237,7 +237,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.idle_since = None
             if not await Exchange(self, request, head, server_state).run(build_asgi_scope(request, client, server)):
                 return
-            if server_state.stopping:
+            if server_state.is_stopping:
                 return
             self._start_idle_timer()
             if self._unread:

@@ -43,11 +43,11 @@ class InvalidResponse(Exception):
 
 class ServerState:
     """State shared by all connections. `origins` are allowed to read responses that the server sends without calling
-    `app`. While `stopping` is True, each connection ends after its next response."""
+    `app`. While `is_stopping` is True, each connection ends after its next response."""
 
     def __init__(self, app: ASGIApp, origins: Origins) -> None:
         self.app = app
-        self.stopping = False
+        self.is_stopping = False
         self._origins = origins
 
     def encode_refusal(self, fault: MalformedRequest, head: bytes) -> bytes:
@@ -199,7 +199,7 @@ class Exchange:
         if length is None and has_body and self._request.version == "1.1":
             self._is_chunked = self._unsent_body_bytes is None
             fields += b"transfer-encoding: chunked\r\n"
-        if closes or self._server_state.stopping or not self._has_rest_arrived():
+        if closes or self._server_state.is_stopping or not self._has_rest_arrived():
             self._must_close = True
         if self._must_close and not closes:
             fields += b"connection: close\r\n"

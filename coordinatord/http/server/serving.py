@@ -58,7 +58,7 @@ async def serve_until(
             )
             await stop()
             server.close()
-            server_state.stopping = True
+            server_state.is_stopping = True
             await connections.close_all(grace_seconds)
             tasks.cancel_scope.cancel()
 

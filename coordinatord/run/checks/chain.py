@@ -37,7 +37,7 @@ class ChainChecks:
     config: Config
 
     @property
-    def book(self) -> AddressBook:
+    def address_book(self) -> AddressBook:
         return self.config.addresses
 
     async def rows(self) -> AsyncIterator[CheckRow]:
@@ -65,14 +65,14 @@ class ChainChecks:
     async def _check_contracts(self, rpc: Rpc, _: int) -> AsyncIterator[CheckRow]:
         remedy = "write the addresses of this market into the address book, as `coordinatord market deploy` does"
         try:
-            await check_chain(rpc, self.book, Domains.of(self.book))
+            await check_chain(rpc, self.address_book, Domains.of(self.address_book))
         except Fatal as error:
             yield wrong("contracts", str(error), remedy)
             return
         yield right("contracts", "code and signing domains match the address book")
-        view = View(self.book.paytoken, _DECIMALS_SELECTOR, "config_read")
+        view = View(self.address_book.paytoken, _DECIMALS_SELECTOR, "config_read")
         decimals = await read_view(rpc, view, lambda data: abi.uint_at(data, 0, 8))
-        expected = self.book.payment_token_decimals
+        expected = self.address_book.payment_token_decimals
         if decimals == expected:
             yield right("token decimals", str(decimals))
         else:
@@ -82,7 +82,7 @@ class ChainChecks:
     async def _check_deploy_block(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
         """Check deployBlock. If deployBlock is too high, the index misses events. If it is too low, the first start is
         slow."""
-        first = self.book.deploy_block
+        first = self.address_book.deploy_block
         if first > head:
             detail = f"block {first} is above the node's head, {head}"
             yield wrong("deployBlock", detail, "use this market's address book, or a node that has caught up")
@@ -106,7 +106,7 @@ class ChainChecks:
             yield right("deployBlock", f"{first}, where the first registry was deployed")
 
     async def _is_any_registry_deployed(self, rpc: Rpc, block: int) -> bool:
-        book = self.book
+        book = self.address_book
         for address in (book.provider_registry, book.job_registry, book.ask_registry):
             if await rpc.call("eth_getCode", hex_of(address), hex(block)) not in ("0x", None):
                 return True
@@ -122,9 +122,14 @@ class ChainChecks:
 
     async def _check_account(self, rpc: Rpc, signer: AccountSigner) -> AsyncIterator[CheckRow]:
         settings = relayer_settings(self.config)
-        address, role = hex_of(signer.address), relayer_role_of(self.book, signer.address)
+        address, role = hex_of(signer.address), relayer_role_of(self.address_book, signer.address)
         account = RelayerAccount(
-            self.book.chain_id, signer, PendingTxs(()), PendingTxs(()), fee_ceiling=settings.fee_ceiling, role=role
+            self.address_book.chain_id,
+            signer,
+            PendingTxs(()),
+            PendingTxs(()),
+            fee_ceiling=settings.fee_ceiling,
+            role=role,
         )
         await account.read(rpc, await read_latest_block(rpc))
         if role.missing_in is None:

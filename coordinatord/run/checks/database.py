@@ -27,13 +27,13 @@ async def database_rows(config: Config) -> AsyncIterator[CheckRow]:
     ):
         server, asked_at = await read_server_facts(connection), time.time()
         yield _server_row(config, server, connection.get_server_version().major)
-        ahead = asked_at - server.clock
+        ahead = asked_at - server.unix_time
         if abs(ahead) > _CLOCK_TOLERANCE_S:
             yield wrong("clock and database", f"{ahead:+.1f} s", "synchronise both machines' clocks (timedatectl)")
         yield replication_row(await read_replication(connection))
         state = await compare_schema(connection)
         yield _migrations_row(state)
-        if state.applied and not state.missing:
+        if state.applied and not state.missing_names:
             yield await _relayer_row(config, connection)
 
 
@@ -85,13 +85,13 @@ def _migrations_row(state: SchemaState) -> CheckRow:
     if state.refusal is not None:
         found, _, remedy = state.refusal.partition(": ")
         return wrong("migrations", found, remedy)
-    if state.unknown:
-        names = ", ".join(state.unknown)
+    if state.unknown_names:
+        names = ", ".join(state.unknown_names)
         return fact("migrations", f"the database is newer, and this release may run on it: {names}")
     if not state.applied:
         return fact("migrations", "the database is empty", "`coordinatord migrate` or a start creates the tables")
-    if state.missing:
-        names = ", ".join(state.missing)
+    if state.missing_names:
+        names = ", ".join(state.missing_names)
         return fact("migrations", "the database is older", f"`coordinatord migrate` or a start applies {names}")
     return right("migrations", f"all {state.applied} are applied")
 

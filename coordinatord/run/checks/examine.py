@@ -112,7 +112,7 @@ class _ProbeKeys:
 
     held: dict[str, str] = attrs.field(factory=dict)
 
-    async def cid_of(self, key: str) -> str | None:
+    async def find_cid(self, key: str) -> str | None:
         return self.held.get(key)
 
     async def pin(self, key: str, cid: str) -> str | None:

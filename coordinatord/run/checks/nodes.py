@@ -54,14 +54,15 @@ class NodeChecks:
     head: int | None = None
 
     @property
-    def book(self) -> AddressBook:
+    def address_book(self) -> AddressBook:
         return self.config.addresses
 
     async def rows(self) -> AsyncIterator[CheckRow]:
         async with open_rpc(self.url, timeout_s=REQUEST_TIMEOUT_S) as rpc:
             chain_id = decode_quantity(await rpc.call("eth_chainId"))
-            if chain_id != self.book.chain_id:
-                detail = f"{self.name} serves chain {chain_id}, and the address book is for chain {self.book.chain_id}"
+            if chain_id != self.address_book.chain_id:
+                book_chain_id = self.address_book.chain_id
+                detail = f"{self.name} serves chain {chain_id}, and the address book is for chain {book_chain_id}"
                 yield wrong("node", detail, "point RPC_URL to a node of that chain, or use the right address book")
                 return
             head = await rpc.call_as(_Block, "eth_getBlockByNumber", "latest", False)
@@ -82,11 +83,11 @@ class NodeChecks:
                     yield wrong(name, str(error), "use a node that serves this request")
 
     async def _check_history(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
-        first = self.book.deploy_block
+        first = self.address_book.deploy_block
         if first > head:
             return  # the address book is wrong or the node lags, and another row reports that
         block = await rpc.call("eth_getBlockByNumber", hex(first), False)
-        logs = {**registries_filter(self.book), "fromBlock": hex(first), "toBlock": hex(first)}
+        logs = {**registries_filter(self.address_book), "fromBlock": hex(first), "toBlock": hex(first)}
         try:
             await rpc.call("eth_getLogs", logs)
         except RpcError as error:
@@ -105,7 +106,7 @@ class NodeChecks:
             {needed, min(_STATE_DEPTH_BLOCKS, head), min(10 * _STATE_DEPTH_BLOCKS, head)}, reverse=True
         ):
             try:
-                await rpc.call("eth_getBalance", hex_of(self.book.job_registry), hex(max(head - depth, 0)))
+                await rpc.call("eth_getBalance", hex_of(self.address_book.job_registry), hex(max(head - depth, 0)))
             except RpcError as error:
                 if depth <= needed:
                     detail = f"the node has no state of {depth} blocks ago ({error})"
@@ -118,7 +119,7 @@ class NodeChecks:
         width = cap = self.config.getlogs_cap
         while True:
             log_filter = {
-                **registries_filter(self.book),
+                **registries_filter(self.address_book),
                 "fromBlock": hex(max(head - width + 1, 0)),
                 "toBlock": hex(head),
             }
@@ -145,7 +146,11 @@ class NodeChecks:
             yield wrong("gas", detail, f"use a chain with {_MIN_BLOCK_GAS:,} gas per block, which the largest ops need")
             return
         max_gas = min(TX_GAS_CAP, limit // 2)
-        trial = {"from": hex_of(self.book.job_registry), "to": hex_of(self.book.job_registry), "gas": hex(max_gas)}
+        trial = {
+            "from": hex_of(self.address_book.job_registry),
+            "to": hex_of(self.address_book.job_registry),
+            "gas": hex(max_gas),
+        }
         try:
             await rpc.call("eth_call", {**trial, "data": hex_of(abi.selector("DOMAIN_SEPARATOR()"))}, "latest")
         except RpcError as error:

@@ -136,11 +136,11 @@ async def is_read_only(reader: PreparedConnection) -> bool:
 
 @attrs.frozen(slots=True)
 class ServerFacts:
-    """Facts about the PostgreSQL server. `clock` is its time in Unix seconds."""
+    """Facts about the PostgreSQL server. `unix_time` is its time in Unix seconds."""
 
     version: str
     max_connections: int
-    clock: float
+    unix_time: float
 
 
 async def read_server_facts(connection: Connection) -> ServerFacts:

@@ -154,8 +154,8 @@ class SchemaState:
     start, or None."""
 
     applied: int
-    missing: tuple[str, ...]
-    unknown: tuple[str, ...]
+    missing_names: tuple[str, ...]
+    unknown_names: tuple[str, ...]
     refusal: str | None
 
 
@@ -167,8 +167,8 @@ async def compare_schema(connection: Connection) -> SchemaState:
     applied = await _read_applied(connection)
     return SchemaState(
         applied=len(applied),
-        missing=tuple(file.name for number, file in files.items() if number not in applied),
-        unknown=tuple(row.name for number, row in applied.items() if number not in files),
+        missing_names=tuple(file.name for number, file in files.items() if number not in applied),
+        unknown_names=tuple(row.name for number, row in applied.items() if number not in files),
         refusal=_database_refusal(files, applied, RELEASE),
     )
 

@@ -83,7 +83,7 @@ class PlainS3Store:
         await abort_upload(self.requests, _INCOMING_PREFIX + key, upload_id)
 
     async def holds(self, key: str) -> bool:
-        cid = await self.keys.cid_of(key)
+        cid = await self.keys.find_cid(key)
         if cid is None:
             return False
         try:
@@ -108,7 +108,7 @@ class PlainS3Store:
         await self.keys.unpin(key, self._remove)
 
     async def _path_of_key(self, key: str) -> str:
-        cid = await self.keys.cid_of(key)
+        cid = await self.keys.find_cid(key)
         if cid is None:
             raise missing_error(key)
         return GATEWAY_PATH + cid

@@ -144,7 +144,7 @@ class KuboStore:
         """Do nothing: an interrupted upload leaves nothing behind."""
 
     async def holds(self, key: str) -> bool:
-        cid = await self.keys.cid_of(key)
+        cid = await self.keys.find_cid(key)
         if cid is None:
             return False
         try:
@@ -201,7 +201,7 @@ class KuboStore:
                 raise
 
     async def _read_cid(self, key: str) -> str:
-        cid = await self.keys.cid_of(key)
+        cid = await self.keys.find_cid(key)
         if cid is None:
             raise missing_error(key)
         return cid

@@ -19,7 +19,7 @@ _LOCK_CONTENT: Final = "select pg_advisory_xact_lock(hashtextextended('pinned:' 
 class KeyMap(Protocol):
     """Map from keys to content ids."""
 
-    async def cid_of(self, key: str) -> str | None: ...
+    async def find_cid(self, key: str) -> str | None: ...
 
     async def pin(self, key: str, cid: str) -> str | None:
         """Record that the key will hold this content.
@@ -43,7 +43,7 @@ class PinnedKeys:
 
     database: Database
 
-    async def cid_of(self, key: str) -> str | None:
+    async def find_cid(self, key: str) -> str | None:
         async with self.database.connection() as connection:
             found: str | None = await connection.fetchval("select cid from pinned_keys where key = $1", key)
         return found

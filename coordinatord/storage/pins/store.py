@@ -243,13 +243,13 @@ class PinningStore:
         require_cid_of_content(cid, payload)
         return PinnedObject(str(cid), payload.size)
 
-    async def cid_of(self, key: str) -> str | None:
+    async def read_stored_cid(self, key: str) -> str | None:
         """Return the content id of `key`. Raise Retryable `object_missing` if the store does not hold it."""
         return cid_from_headers((await self._requests.send("head", "HEAD", key)).headers)
 
     async def holds(self, key: str) -> bool:
         try:
-            await self.cid_of(key)
+            await self.read_stored_cid(key)
         except Retryable as error:
             if error.code == "object_missing":
                 return False
@@ -275,7 +275,7 @@ class PinningStore:
                 raise
 
     async def _read_cid(self, response: StoreResponse, key: str) -> Cid:
-        text = cid_from_headers(response.headers) or await self.cid_of(key)
+        text = cid_from_headers(response.headers) or await self.read_stored_cid(key)
         try:
             return read_store_cid(text, "cid")
         except Refused as wrong:

@@ -250,7 +250,7 @@ def test_token_that_takes_what_nobody_signed_is_refused(ground: Ground) -> None:
 
 def test_high_fees_or_missing_funds_send_nothing(ground: Ground) -> None:
     with pytest.raises(Fatal, match=r"exceed --max-fee 0\.000000001"):
-        deploy(ground.deployment(options=attrs.evolve(QUICK, fees=FeeOptions(ceiling=1))), ground.out, SPAN)
+        deploy(ground.deployment(options=attrs.evolve(QUICK, fees=FeeOptions(max_fee=1))), ground.out, SPAN)
     ground.rpc("anvil_setBalance", ground.deployer.address, hex(10**12))
     with pytest.raises(Fatal, match=r"has 0\.000001 of native funds"):
         ground.deployed()

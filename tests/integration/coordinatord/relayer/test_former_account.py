@@ -41,7 +41,10 @@ async def test_replaced_account_is_followed_to_its_end(
         async with on.database.connection() as connection:
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
             uses = await read_account_usages(connection, CHAIN_ID)
-        assert [(use.account, use.pending) for use in uses] == [(successor.address, 0), (relayer_wallet.address, 0)]
+        assert [(use.account, use.pending_count) for use in uses] == [
+            (successor.address, 0),
+            (relayer_wallet.address, 0),
+        ]
         sent = "select count(*) from relay_txs where account = $1"
         assert [await on.fetchval(sent, wallet.address) for wallet in (relayer_wallet, successor)] == [1, 1]
 
@@ -64,7 +67,7 @@ async def test_drain_rebroadcasts_and_ends_when_nothing_is_pending(
         assert [type(outcome) for outcome in outcomes] == [RelayMined]
         async with on.database.connection() as connection:
             (use,) = await read_account_usages(connection, CHAIN_ID)
-        assert (use.account, use.pending) == (relayer_wallet.address, 0)
+        assert (use.account, use.pending_count) == (relayer_wallet.address, 0)
 
 
 async def test_deployment_that_never_relayed_has_no_accounts(world: World, database_url: str) -> None:

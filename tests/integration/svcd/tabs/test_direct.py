@@ -40,7 +40,7 @@ class Served:
 
     @asynccontextmanager
     async def routes(self, token: str | None = None) -> AsyncIterator[TabRoutes]:
-        context = client_context(self.server.published.certificate)
+        context = client_context(self.server.published_endpoint.certificate)
         async with httpx.AsyncClient(base_url=self.url, verify=context) as http:
             transport = Transport(http, Clock(), RetryPolicy(max_retries=0))
             yield TabRoutes(transport, bearer_caller(self.tab.token if token is None else token))
@@ -116,7 +116,7 @@ async def test_malformed_post_is_refused(content: bytes, status: int, tmp_path: 
 
 async def test_large_post_is_refused_before_its_body(tmp_path: Path) -> None:
     async with served(tmp_path) as one:
-        context = client_context(one.server.published.certificate)
+        context = client_context(one.server.published_endpoint.certificate)
         port = one.server.listening_socket.getsockname()[1]
         stream = await trio.open_ssl_over_tcp_stream("127.0.0.1", port, ssl_context=context, https_compatible=True)
         head = f"POST {MESSAGES_PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {one.tab.token}\r\n"
@@ -142,7 +142,7 @@ async def test_strangers_keep_no_owner_out_for_long(tmp_path: Path) -> None:
 async def test_owner_has_a_few_connections(tmp_path: Path) -> None:
     body = {"messages": [{"job_id": hex_of(JOB), "body": base64_of(b"frame")}]}
     async with served(tmp_path) as one:
-        context, statuses, clients = client_context(one.server.published.certificate), [], []
+        context, statuses, clients = client_context(one.server.published_endpoint.certificate), [], []
         for _ in range(MAX_CONNECTIONS_PER_TAB + 1):
             http = httpx.AsyncClient(base_url=one.url, verify=context)
             clients.append(http)

@@ -226,7 +226,7 @@ async def test_unreadable_fact_is_named(code: str, answer: Any) -> None:
 
 @pytest.mark.parametrize("code", ["job_read", "provider_id_read"])
 async def test_refused_batch_of_reads_is_named(code: str) -> None:
-    claims = World(refuses_batches=True).releases().claims
+    claims = World(refuses_batches=True).releases().claim_reader
     with pytest.raises(Retryable) as raised:
         await (claims.read_job(JOB) if code == "job_read" else claims.read_provider_id(PROVIDER.address))
     assert raised.value.code == code
@@ -234,7 +234,7 @@ async def test_refused_batch_of_reads_is_named(code: str) -> None:
 
 async def test_waiting_requests_share_one_read() -> None:
     world = World()
-    claims = world.releases().claims
+    claims = world.releases().claim_reader
     assert await asyncio.gather(claims.read_job(JOB), claims.read_job(b"\x09" * 32)) == [ChainJob(CLAIMED, 5), None]
     wallets = (RIVAL.address, STRANGER.address, PROVIDER.address)
     assert await asyncio.gather(*map(claims.read_provider_id, wallets)) == [6, None, 5]
@@ -259,7 +259,7 @@ async def test_claim_that_did_not_stand_that_deep_is_retryable(job: tuple[int, .
 @pytest.mark.parametrize("head", [0, 19])
 async def test_chain_that_is_not_as_long_confirms_nothing(head: int) -> None:
     world = World(confirmations=20, head=hex(head))
-    claims = world.releases().claims
+    claims = world.releases().claim_reader
     assert await claims.is_confirmed(WalletClaim(JOB, PROVIDER.address, 5)) is False
     assert world.asked == [["eth_blockNumber"]]
 
@@ -269,6 +269,6 @@ async def test_depth_needs_a_head() -> None:
 
 
 async def test_waiting_depth_requests_share_one_answer() -> None:
-    claims = World(confirmations=20).releases().claims
+    claims = World(confirmations=20).releases().claim_reader
     holders = [WalletClaim(JOB, who.address, n) for who, n in ((RIVAL, 6), (PROVIDER, 5), (PROVIDER, 6))]
     assert await asyncio.gather(*map(claims.is_confirmed, holders)) == [False, True, False]

@@ -27,7 +27,7 @@ def inspect(purpose: Purpose, *pieces: bytes) -> InspectionResult:
 def test_nonblank_lines_are_counted_for_any_chunking(pieces: list[bytes]) -> None:
     lines = sum(bool(line.strip(BLANK_BYTES)) for line in b"".join(pieces).split(b"\n"))
     if lines:
-        assert inspect("batch", *pieces) == InspectionResult(lines=lines)
+        assert inspect("batch", *pieces) == InspectionResult(line_count=lines)
     else:
         with pytest.raises(Refused) as empty:
             inspect("batch", *pieces)
@@ -37,7 +37,7 @@ def test_nonblank_lines_are_counted_for_any_chunking(pieces: list[bytes]) -> Non
 @pytest.mark.parametrize("last", [b"", b"\n", b"\n\n \n"])
 def test_batch_of_the_most_lines_passes_and_one_more_is_refused(last: bytes) -> None:
     whole = b"\n".join([b"{}"] * MAX_BATCH_LINES) + last
-    assert inspect("batch", whole).lines == MAX_BATCH_LINES
+    assert inspect("batch", whole).line_count == MAX_BATCH_LINES
     with pytest.raises(Refused) as many:
         inspect("batch", whole, b"\n{}")
     assert many.value.code == "too_many_lines"
@@ -103,4 +103,4 @@ def test_line_of_another_api_is_refused_by_number(line: bytes, message: str, siz
     ids=["an order", "no name", "no JSON", "a list", "no object", "deep", "no text", "long"],
 )
 def test_other_lines_are_left_to_the_batch(line: bytes) -> None:
-    assert inspect("batch", line + b"\n", ORDER).lines == 2
+    assert inspect("batch", line + b"\n", ORDER).line_count == 2

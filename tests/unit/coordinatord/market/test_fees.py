@@ -19,10 +19,10 @@ def chain(base: int | None, tip: int | None) -> Web3:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (FeeOptions(), Fees(base=100, tip=7, max_fee=207)),
-        (FeeOptions(tip=1), Fees(base=100, tip=1, max_fee=201)),
-        (FeeOptions(ceiling=150), Fees(base=100, tip=7, max_fee=150)),
-        (FeeOptions(ceiling=107), Fees(base=100, tip=7, max_fee=107)),
+        (FeeOptions(), Fees(base_fee=100, tip=7, max_fee=207)),
+        (FeeOptions(tip=1), Fees(base_fee=100, tip=1, max_fee=201)),
+        (FeeOptions(max_fee=150), Fees(base_fee=100, tip=7, max_fee=150)),
+        (FeeOptions(max_fee=107), Fees(base_fee=100, tip=7, max_fee=107)),
     ],
 )
 def test_fee_offer_is_twice_the_base_fee_plus_tip(options: FeeOptions, expected: Fees) -> None:
@@ -31,7 +31,7 @@ def test_fee_offer_is_twice_the_base_fee_plus_tip(options: FeeOptions, expected:
 
 def test_ceiling_below_the_chains_fee_is_refused() -> None:
     with pytest.raises(Fatal, match="raise --max-fee"):
-        current_fees(chain(100, 7), FeeOptions(ceiling=106))
+        current_fees(chain(100, 7), FeeOptions(max_fee=106))
 
 
 def test_node_that_proposes_no_tip_gets_one_gwei() -> None:
@@ -44,7 +44,9 @@ def test_chain_without_base_fee_is_refused() -> None:
 
 
 def test_replacement_raises_both_fees_by_a_tenth_at_least() -> None:
-    raised = Fees(base=1, tip=1, max_fee=3).replacement_for(1000, 100)
+    raised = Fees(base_fee=1, tip=1, max_fee=3).replacement_for(1000, 100)
     assert raised.max_fee >= 1100
     assert raised.tip >= 110
-    assert Fees(base=1, tip=5000, max_fee=9000).replacement_for(1000, 100) == Fees(base=1, tip=5000, max_fee=9000)
+    assert Fees(base_fee=1, tip=5000, max_fee=9000).replacement_for(1000, 100) == Fees(
+        base_fee=1, tip=5000, max_fee=9000
+    )

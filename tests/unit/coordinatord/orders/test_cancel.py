@@ -91,7 +91,7 @@ class Budgets:
 
     async def admit(self, *asked: Any) -> AdmittedRequest:
         self.world.admitted.append(asked)
-        spending: Any = attrs.make_class("Spending", ["estimate"])(77)
+        spending: Any = attrs.make_class("Spending", ["gas_estimate"])(77)
         standing: Any = None
         return AdmittedRequest(spending, standing)
 
@@ -171,11 +171,11 @@ def cancels_of(world: World, submitter: Submitter) -> CancelService:
     given: dict[str, Any] = {
         "database": Tables(world),
         "registry": Registry(world),
-        "posted": Posts(world),
+        "posted_jobs": Posts(world),
         "budgets": Budgets(world),
         "relaying": Relaying(world),
     }
-    return CancelService(domains=submitter.domains, endings=endings(world), clock=lambda: float(NOW), **given)
+    return CancelService(domains=submitter.domains, ending_finder=endings(world), clock=lambda: float(NOW), **given)
 
 
 async def cancel(world: World, submitter: Submitter, state: int | None, *, issued_at: int = NOW) -> CancelOutcome:

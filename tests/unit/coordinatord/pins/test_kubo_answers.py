@@ -16,7 +16,7 @@ GARBLED: Final = (b'{"Hash": "\xff", "Message": "\xff", "RepoSize": "\xff"}', b'
 
 
 class Keys:
-    async def cid_of(self, key: str) -> str:
+    async def find_cid(self, key: str) -> str:
         return "bafkqaaa"
 
 

@@ -21,7 +21,7 @@ def answer(key: str = KEY.raw.hex(), **changed: Any) -> EscrowKey:
     ("said", "trust"),
     [
         (answer(), EscrowTrust()),
-        (answer(), EscrowTrust(pinned=[OTHER.raw.hex(), "0x" + KEY.raw.hex().upper()])),
+        (answer(), EscrowTrust(pinned_keys=[OTHER.raw.hex(), "0x" + KEY.raw.hex().upper()])),
         (answer(type="mock-coordinator-v1"), EscrowTrust(allow_mock=True)),
         (answer(debug=True), EscrowTrust(allow_debug=True)),
     ],
@@ -37,7 +37,7 @@ def test_key_that_is_trusted_is_returned(said: EscrowKey, trust: EscrowTrust) ->
         (answer(report_data=report_data(OTHER).hex()), EscrowTrust(), "escrow_binding"),
         (answer(debug=True), EscrowTrust(allow_mock=True), "escrow_debug"),
         (answer(type="mock-coordinator-v1"), EscrowTrust(allow_debug=True), "escrow_mock"),
-        (answer(), EscrowTrust(pinned=[OTHER.raw.hex()]), "escrow_not_pinned"),
+        (answer(), EscrowTrust(pinned_keys=[OTHER.raw.hex()]), "escrow_not_pinned"),
         (answer(type="static-coordinator-v2"), EscrowTrust(), "escrow_malformed"),
         (answer(key="0x" + KEY.raw.hex()), EscrowTrust(), "escrow_malformed"),
         (answer(key="00" * 32), EscrowTrust(), "escrow_malformed"),

@@ -44,9 +44,9 @@ async def test_callers_share_one_session_until_a_minute_before_its_end(
 
 async def test_disowned_session_is_replaced_once(autojump_clock: MockClock, market: Market, sessions: Sessions) -> None:
     first = await sessions.current()
-    sessions.drop(first)
+    sessions.forget(first)
     second = await sessions.current()
-    sessions.drop(first)  # a slower caller reports the first session
+    sessions.forget(first)  # a slower caller reports the first session
     assert await sessions.current() is second
     assert len(market.sessions) == 2
 

@@ -208,7 +208,7 @@ def claimer(world: World, offers: Any = None) -> Claimer:
         "offers": offers,
         "timings": Timings(world),
         "health": Health(world),
-        "limits": Limits(world),
+        "ahead_limits": Limits(world),
     }
     return Claimer(provider_id=US, **given)
 

@@ -34,7 +34,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Callable[[Says], list[Job]]:
             return say(len(asked))
 
         async def chain_id(chain: ChainReader) -> int:
-            return chain.book.chain_id
+            return chain.address_book.chain_id
 
         monkeypatch.setattr(ChainReader, "claim_status", claim_status)
         monkeypatch.setattr(ChainReader, "chain_id", chain_id)

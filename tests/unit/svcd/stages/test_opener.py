@@ -81,7 +81,7 @@ class World:
             "chain": Chain(self) if chain else None,
         }
         return PayloadOpener(
-            deployment=BOOK,
+            address_book=BOOK,
             provider_id=US,
             box_secret=box or self.market.box,
             models=models,
