@@ -84,7 +84,7 @@ class ProgressBar:
 
 
 class Output:
-    """Writer of results, notes, warnings and errors."""
+    """Writes results, notes, warnings and errors."""
 
     def __init__(self, *, as_json: bool, quiet: bool, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self.as_json = as_json

@@ -77,7 +77,8 @@ class Registration:
 
 @attrs.frozen(slots=True, eq=False)
 class ChainReader:
-    """Reader of the provider's node. The node's URL may contain a key, so no message or log shows the URL."""
+    """Reads the chain from the provider's node. The node's URL may contain a key, so no message or log shows the
+    URL."""
 
     http: httpx.AsyncClient
     url: str = attrs.field(repr=False)

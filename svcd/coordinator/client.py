@@ -81,7 +81,7 @@ async def read_deployment(transport: Transport) -> AddressBook:
 
 @attrs.frozen(slots=True)
 class MarketReader:
-    """Reader of a coordinator's public data, which needs no session."""
+    """Reads a coordinator's public data, which needs no session."""
 
     transport: Transport
 

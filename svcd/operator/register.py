@@ -255,7 +255,7 @@ async def _wait_for_admission(
 async def read_admission_steps(
     chain: ChainReader, market: MarketReader, config: DaemonConfig, provider_id: int
 ) -> list[AdminStep]:
-    """Return the admin's steps for a provider. `done` is read from the chain."""
+    """Return the admin's steps for a provider. `is_done` is read from the chain."""
     providers = load_artifact("ProviderRegistry")
     asked = call_data(providers, "provider", abi.uint(provider_id))
     now = returned_values(providers, "provider", await chain.call_view(chain.address_book.provider_registry, asked))

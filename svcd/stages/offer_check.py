@@ -20,7 +20,7 @@ _FUNDS_TIMEOUT_S: Final = 0.4  # short, because a pending offer is valid for onl
 
 @attrs.frozen(slots=True, eq=False)
 class OfferChecker:
-    """Checker of pending offers. Without a node, `chain` is None and the owner's funds are not checked."""
+    """Checks pending offers. Without a node, `chain` is None and the owner's funds are not checked."""
 
     address_book: AddressBook
     chain: ChainReader | None

@@ -28,8 +28,8 @@ _MAX_REMEMBERED_POLLS: Final = 100_000
 
 
 class LivenessRecorder:
-    """Writer of polls. Call `record_poll` and `keep_live` from any task of one event loop, in which `run` must be
-    running."""
+    """Stores the polls of providers. Call `record_poll` and `keep_live` from any task of one event loop, in which `run`
+    must be running."""
 
     def __init__(self, database: Database, liveness_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database

@@ -36,7 +36,7 @@ _MAX_LOG_RANGES: Final = 24
 
 @attrs.frozen(slots=True)
 class PostedJobs:
-    """Reader of a job's terms. Settles and fails must not wait for the index, so a job that is not indexed is searched
+    """Reads the terms of jobs. Settles and fails must not wait for the index, so a job that is not indexed is searched
     in the logs, newest blocks first. A false log does no harm, because the registry rejects wrong terms, and the job id
     is a hash over the owner."""
 

@@ -29,7 +29,7 @@ from coordinatord.chain.contracts.provider_registry import NOT_LISTED, TOMBSTONE
 
 @attrs.frozen(slots=True)
 class SealingKey:
-    """Reader of an X25519 public key without 0x. It rejects low-order points, because anyone could open data sealed to
+    """Reads an X25519 public key without 0x. Rejects low-order points, because anyone could open data sealed to
     them."""
 
     def read(self, value: object, param: str) -> PublicKey:
@@ -44,7 +44,7 @@ class SealingKey:
 
 @attrs.frozen(slots=True)
 class LenientSignature:
-    """Reader of a signature. A malformed signature reads as b"", which is rejected like the signature of a wrong
+    """Reads a signature. A malformed signature reads as b"", which is rejected like the signature of a wrong
     wallet."""
 
     def read(self, value: object, param: str) -> bytes:

@@ -46,7 +46,7 @@ class WalletClaim:
 
 
 class ClaimReader:
-    """Reader of the claims of jobs on the chain. Concurrent reads share requests to the node.
+    """Reads the claims of jobs from the chain. Concurrent reads share requests to the node.
 
     Claims are not read from the index, because the index may lag and a release cannot be undone. If `confirmations` is
     not 0, the claim must also exist that many blocks below the head.

@@ -14,8 +14,9 @@ HEARTBEAT_INTERVAL_S: Final = 20.0  # most proxies time out after 60 s
 
 
 class Listener:
-    """Reader of the events of a filter. Call `wait` from one task, and the other methods from any task of the loop. The
-    loop must be asyncio's, because its futures and timers are the cheapest way for thousands of listeners to wait."""
+    """Receives the events that match a filter. Call `wait` from one task, and the other methods from any task of the
+    loop. The loop must be asyncio's, because its futures and timers are the cheapest way for thousands of listeners to
+    wait."""
 
     __slots__ = ("_heartbeat_at", "_queue", "_replay", "_waiter", "_woken", "ended", "event_filter", "is_idle")
 

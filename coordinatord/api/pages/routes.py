@@ -41,7 +41,7 @@ _MAX_BLOCK_NUMBERS: Final = 100
 
 @attrs.frozen(slots=True)
 class HexPrefix:
-    """Reader of the beginning of an id: 0x and at least four hex digits."""
+    """Reads the beginning of an id: 0x and at least four hex digits."""
 
     pattern: str = "^0x[0-9a-fA-F]{4,64}$"
 
@@ -56,7 +56,7 @@ class HexPrefix:
 
 @attrs.frozen(slots=True)
 class BlockNumbers:
-    """Reader of block numbers that are separated by commas."""
+    """Reads block numbers that are separated by commas."""
 
     pattern: str = rf"^[0-9]{{1,19}}(,[0-9]{{1,19}}){{0,{_MAX_BLOCK_NUMBERS - 1}}}$"
 

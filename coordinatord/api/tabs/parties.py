@@ -26,7 +26,7 @@ class _CachedParties:
 
 
 class PartyReads:
-    """Reader of the parties of jobs. It caches the parties of a claimed job until the job's next event, so that most
+    """Reads the parties of jobs. Caches the parties of a claimed job until the job's next event, so that most
     posts of frames cost no read."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:

@@ -22,7 +22,7 @@ _MIN_BATCH_LOGS: Final = 8
 
 
 class _EventReader:
-    """Reader of the logs of one event."""
+    """Reads the logs of one event."""
 
     def __init__(self, event_type: type[contract_events.Event], word_decoder: WordDecoder) -> None:
         self._event_type = event_type
@@ -48,7 +48,7 @@ class _EventReader:
 
 
 class _AsksReader(_EventReader):
-    """Reader of an event with an array of quote structs."""
+    """Reads the logs of an event with an array of quote structs."""
 
     _ROW_STRUCT: Final = struct.Struct(">28xI28xI16x16s16x16s")
     _ZERO_MASK: Final = int.from_bytes(
@@ -152,7 +152,7 @@ _ASK_EVENTS: Final = dict(
 
 
 class LogDecoder:
-    """Decoder of the logs of one deployment's registries."""
+    """Decodes the logs of one deployment's registries."""
 
     def __init__(self, book: AddressBook) -> None:
         self.addresses = tuple(hex_of(a) for a in (book.job_registry, book.provider_registry, book.ask_registry))

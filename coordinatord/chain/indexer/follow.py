@@ -94,7 +94,7 @@ class IndexFollower:
         self._stall_reason: str | None = None
         self._contradictions = 0
         self._job_indexes_built = False
-        # Initially True, because the previous term may have ended before all expired jobs were marked.
+        # Initially True, because the previous holder of the role may have stopped before it marked all expired jobs.
         self._expiry_marks_missing = True
 
     async def follow(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
@@ -167,7 +167,8 @@ class IndexFollower:
             target.height,
             lambda: _BLOCKS_PER_BATCH,
         ) as next_blocks:
-            # An earlier term may have dropped the indexes. Blocks are prefetched while the indexes are built.
+            # An earlier holder of the role may have dropped the indexes. Blocks are prefetched while the indexes are
+            # built.
             if not self._job_indexes_built:
                 await build_job_indexes(connection)
                 self._job_indexes_built = True

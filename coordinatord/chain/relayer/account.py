@@ -47,8 +47,8 @@ class _FeeHistory(msgspec.Struct):
 
 @attrs.define(slots=True)
 class RelayerAccount:
-    """State shared by the tasks of one term of the account's role. A task changes the state only after the task's
-    database transaction has committed."""
+    """State shared by the relayer's tasks while this process holds the account's role. A task changes the state only
+    after the task's database transaction has committed."""
 
     chain_id: int
     signer: AccountSigner
@@ -63,7 +63,7 @@ class RelayerAccount:
     # Nonces from the floor up to this number, exclusive, are used by transactions in a node's pool. Never below the
     # floor.
     pool_nonces_end: int = 0
-    # True if the pools of all nodes were read in this term.
+    # True if the pools of all nodes were read since this process acquired the role.
     are_pools_read: bool = False
     # Used nonces that `adopt_forgotten_transactions` has already searched for in the blocks.
     searched_nonces: set[int] = attrs.field(factory=set)

@@ -49,8 +49,8 @@ class PendingTx:
     failed_broadcasts: int = 0
     # True after a node refused the fee, or after the transaction's turn passed.
     is_underpriced: bool = False
-    # True after a node refused the transaction for good, or after its turn passed too often. A self-transfer then
-    # replaces the transaction.
+    # True after a node refused the transaction with a permanent error, or after its turn passed too often. A
+    # self-transfer then replaces the transaction.
     is_unsendable: bool = False
     turns_passed: int = 0
     # True if certainly no node has the transaction: it was not broadcast yet, or nodes refused every broadcast. Always

@@ -69,8 +69,8 @@ async def run_relayer(
 
 
 class _Worker:
-    """Tasks of one term: they drain the queue, send bytes and follow blocks concurrently, so that no nonce waits for
-    another nonce's receipt."""
+    """Tasks of the relayer while this process holds the role. They drain the queue, send bytes and follow blocks
+    concurrently, so that no nonce waits for another nonce's receipt."""
 
     def __init__(
         self,
