@@ -96,7 +96,7 @@ ADMIN_COMMANDS: Final[dict[str, AdminCommand]] = {
         Admin.set_ceiling,
     ),
     "allow-all-models": AdminCommand(
-        "Allow a provider every model, or only models allowed one by one.",
+        "Allow a provider every model, or only allowed models.",
         (_PROVIDER, _ALLOWED),
         Admin.allow_all_models,
     ),
