@@ -110,8 +110,9 @@ async def open_http(
     to aiohttp's session, and `connector_options` to its connector.
     """
     limits = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s or timeout_s, sock_read=timeout_s)
-    # Without a proxy in the environment, aiohttp would still look for one and read ~/.netrc on every request.
-    trust_env = proxies and bool(getproxies())
+    # Without a proxy in the environment, aiohttp would still look for one and read ~/.netrc on every request. NO_PROXY
+    # (`no`) names no proxy.
+    trust_env = proxies and bool(getproxies().keys() - {"no"})
     async with _open_session(
         connections, limits, connector_options or {}, {**session_options, "trust_env": trust_env}
     ) as session:

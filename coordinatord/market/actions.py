@@ -98,7 +98,7 @@ ADMIN_COMMANDS: Final[dict[str, AdminCommand]] = {
         Admin.set_ceiling,
     ),
     "allow-all-models": AdminCommand(
-        "Allow a provider every model, or only models allowed one by one.",
+        "Allow a provider every model, or only allowed models.",
         (_PROVIDER_ARGUMENT, _ALLOWED_ARGUMENT),
         Admin.allow_all_models,
     ),
@@ -134,7 +134,7 @@ ADMIN_COMMANDS: Final[dict[str, AdminCommand]] = {
         Admin.set_token_gas,
     ),
     "point-price": AdminCommand(
-        "Set the income of the treasury for which a provider gains a point of reputation.",
+        "Set the treasury income that earns a point of reputation.",
         (Argument("price", _uint_parser(96, param="the price"), "Amount in the token's smallest unit."),),
         Admin.set_point_price,
     ),

@@ -408,7 +408,7 @@ for _each in (
     _new_key,
     _build_command(
         "deploy",
-        "Deploy, configure, hand over and verify a market, or resume a killed run.",
+        "Deploy and configure a market, or resume a killed run.",
         _deploy,
         *_CHAIN_OPTIONS,
         *_TERMS_OPTIONS,

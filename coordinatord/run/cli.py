@@ -127,7 +127,7 @@ def relayers(as_json: bool) -> None:
 
 @coordinatord.command()
 def drain() -> None:
-    """Follow the transactions of a replaced relayer account until its key is no longer needed."""
+    """Follow a former relayer account until it is no longer needed."""
     _load_commands().run_command("drain")
 
 

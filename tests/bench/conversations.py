@@ -96,7 +96,7 @@ async def main(options: argparse.Namespace) -> None:
             async with httpx.AsyncClient(timeout=120) as http:
                 times = [
                     await _timed_server(http, options.server, options.model, _input(n, "/v1/chat/completions"))
-                    for n in range(options.refresh_used)
+                    for n in range(options.warm)
                 ]
                 print(_line("model server", times))
         cap = options.requests * 4 * _MAX_TOKENS + 65_536
@@ -104,9 +104,9 @@ async def main(options: argparse.Namespace) -> None:
         async with client.tabs.open(options.model, units_out=cap, max_amount=10**9) as tab:
             print(f"opened in {time.perf_counter() - opened_at:.2f} s")
             await _timed(tab, _input(0, endpoint))
-            times = [await _timed(tab, _input(n, endpoint)) for n in range(options.refresh_used)]
+            times = [await _timed(tab, _input(n, endpoint)) for n in range(options.warm)]
             print(_line("tab, direct" if tab.is_direct else "tab, mailbox", times))
-            left, times, began = options.requests - options.refresh_used - 1, [], time.perf_counter()
+            left, times, began = options.requests - options.warm - 1, [], time.perf_counter()
 
             async def worker() -> None:
                 nonlocal left

@@ -10,6 +10,7 @@ from tests.e2e.conftest import Start, descendants, wait_gone
 LONG = pytest.mark.long  # each starts a separate devnet, and quick runs need only one
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "number",
     [signal.SIGINT, pytest.param(signal.SIGTERM, marks=LONG), pytest.param(signal.SIGHUP, marks=LONG)],

@@ -52,6 +52,7 @@ def test_manifest_holds_all_that_a_program_needs_to_attach(market: Market) -> No
     assert (market.state / "devnet.json").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.long
 def test_address_book_of_another_devnet_is_refused(market: Market, start: Start, tmp_path: Path) -> None:
     other = start("--automine")
     chain_id = other.wait_up()["addresses"]["chainId"]

@@ -100,7 +100,7 @@ def check_openai_requests(data: bytes) -> None:
         assert 400 <= problem.status < 500
         assert problem.body()
         return
-    assert wanted.order().model == "demo/m"
+    assert wanted.to_order_request().model == "demo/m"
     assert wanted.units_out is None or wanted.units_out >= 0, wanted.units_out
 
 

@@ -109,6 +109,7 @@ def table_of(page: Path) -> dict[str, str]:
     return {row[1].strip(" `/"): row[2].strip() for row in rows}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here: the page asks for readiness with it")
 @pytest.mark.timeout(600 if WITH_PIP else 120)
 def test_coordinator_is_installed_from_its_page_and_serves(machine: Machine, world: World, database_url: str) -> None:

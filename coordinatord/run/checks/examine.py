@@ -138,7 +138,7 @@ async def _pin_store_rows(config: Config) -> AsyncIterator[CheckRow]:
                 rows.append(
                     wrong(
                         "pin store",
-                        f"{host} returned content that differs from the stored content",
+                        f"{host} returned other content than was stored",
                         "use another store",
                     )
                 )

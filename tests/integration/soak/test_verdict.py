@@ -11,7 +11,7 @@ import pytest
 from common.address_book import AddressBook
 from common.daemon.secrets import Secret
 from coordinatord.api.files.files_sql import object_key
-from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.logs import LogDecoder
 from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.rpc.client import open_rpc
 from coordinatord.storage.database.migration import migrate
@@ -186,7 +186,7 @@ async def connection(remains: Remains) -> AsyncIterator["Connection[asyncpg.Reco
 
 async def index(world: World, book: AddressBook, connection: "Connection[asyncpg.Record]") -> None:
     async with open_rpc(world.anvil.rpc_url) as rpc:
-        await follower_of(NodeSource(rpc, Decoder(book)), world, 64).catch_up(connection)
+        await follower_of(NodeSource(rpc, LogDecoder(book)), world, 64).catch_up(connection)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,7 @@ async def test_unusable_tls_files_are_refused_at_start(certificate: str, tmp_pat
             pytest.fail("it listens")
 
 
+@pytest.mark.long
 async def test_two_hundred_callers_share_several_providers(tmp_path: Path) -> None:
     market = ServedMarket(spoken, candidates=[candidate(number, 100 + number) for number in (7, 8, 9)])
     for number in (7, 8, 9):

@@ -67,6 +67,7 @@ def serving(shop: Shop, tmp_path: Path) -> Iterator[Serving]:
         process.kill()
 
 
+@pytest.mark.long
 async def test_idle_connections_are_survived(serving: Serving) -> None:
     await serving.until_answered()
     with idle_connections(urlsplit(serving.base_url).port or 0, _CONNECTIONS):

@@ -109,7 +109,7 @@ def test_pipe_in_the_files_place_is_refused_and_not_waited_for(known: KnownMarke
 def test_damaged_file_is_named_and_left_as_it_is(known: KnownMarkets) -> None:
     _remember(known)
     _path(known).write_text("{")
-    with pytest.raises(Refused, match=r"known_markets\.json.*move the file"):
+    with pytest.raises(Refused, match=r"known_markets\.json.*rename the file"):
         _remember(known)
     assert _path(known).read_text() == "{"
 

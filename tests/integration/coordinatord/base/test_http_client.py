@@ -117,3 +117,23 @@ async def test_https_is_verified_by_the_certificates_of_the_system(system_trust:
         system_trust(str(PEM))
         async with http("GET", url, {}) as response:
             assert (response.status, await response.read(2)) == (200, b"ok")
+
+
+async def test_netrc_is_not_read_without_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(OK)
+
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setenv("no_proxy", "*")
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login name password word\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    async with server(serve) as url, open_http(connections=1, timeout_s=5) as http, http("GET", url, {}) as response:
+        assert await response.read(2) == b"ok"
+    assert b"authorization" not in heads[0].lower()

@@ -135,6 +135,7 @@ async def deaths_until_none(
     return len(deaths)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600 if APART else 300)
 async def test_crashing_worker_posts_and_ends_each_line_once(on: Stage, scene: Scene) -> None:
     async with anyio.create_task_group() as tasks:

@@ -66,6 +66,7 @@ async def answers(stage: Stage, job: str, owner: str) -> dict[str, object]:
     return found
 
 
+@pytest.mark.long
 async def test_reads_use_the_standby_and_fall_back_to_the_primary(
     world: World, database_url: str, standby: Postgres
 ) -> None:

@@ -429,7 +429,7 @@ async def test_kubo_is_probed_in_its_own_language_and_asked_for_room(well: dict[
 async def test_mock_escrow_and_its_peer_are_told_in_plain_words(well: dict[str, str]) -> None:
     key = "0x" + "02" * 32
     rows = await looked(well, ESCROW_MODE="mock", OPERATOR_KEY=key, PEER_URL="http://127.0.0.1:1")
-    assert "for development only" in rows["escrow"].detail
+    assert "for development" in rows["escrow"].detail
     assert wrongs(rows) == {"escrow peer"}
     static = await looked(well, ESCROW_MODE="static", OPERATOR_KEY=key)
     assert "can read the orders" in static["escrow"].detail

@@ -50,16 +50,16 @@ PARTS: Final = {
     "api.events.progress_sql": [{"condition": f"_OP_CONDITIONS[{n}]"} for n in range(4)],
     "api.escrow.escrow_sql.mark_erased": [{"column": "'lost_at'"}, {"column": "'erased_at'"}],
     "chain.relayer.queue_sql._select_relays": [
-        {"which": "'priority < 3 and kind = any($2::text[])'"},
-        {"which": "'priority = 3 and kind = any($2::text[])'"},
-        {"which": "'id = any($2::bigint[])'"},
+        {"condition": "'priority < 3 and kind = any($2::text[])'"},
+        {"condition": "'priority = 3 and kind = any($2::text[])'"},
+        {"condition": "'id = any($2::bigint[])'"},
     ],
     "chain.relayer.endings_sql.read_job_transactions": [
-        {"which": which, "relayed": "'select 1'"} for which in ("IS_MINED_START", "IS_MINED_EXIT")
+        {"condition": condition, "relayed": "'select 1'"} for condition in ("IS_MINED_START", "IS_MINED_EXIT")
     ],
-    "chain.relayer.transactions_sql._read_stored": [
-        {"which": "'t.block_number is null and not t.lost'"},
-        {"which": "\"t.lost and t.created_at > now() - interval '1 hour'\""},
+    "chain.relayer.transactions_sql._read_stored_txs": [
+        {"condition": "'t.block_number is null and not t.lost'"},
+        {"condition": "\"t.lost and t.created_at > now() - interval '1 hour'\""},
     ],
     "chain.relayer.endings_sql.drop_endings": [{"age": "\"interval '86400 seconds'\""}],
     "api.sessions.sessions_sql.delete_expired_sessions": [{"table": "'nonces'"}, {"table": "'sessions'"}],

@@ -46,6 +46,7 @@ async def test_commit_that_times_out_is_not_cancelled(database: Database, synchr
                 await anyio.sleep(0.02)
 
 
+@pytest.mark.long
 async def test_commit_of_a_cancelled_caller_is_not_cancelled(database: Database, synchronous: Pair) -> None:
     with frozen(synchronous.standby):
         with pytest.raises(Retryable, match="CommitUnconfirmed"), anyio.move_on_after(0.3):
@@ -73,6 +74,7 @@ async def test_cancelled_wait_for_the_standby_is_an_error(database: Database, sy
         assert connection.is_closed()
 
 
+@pytest.mark.long
 async def test_term_begins_when_the_standby_confirms(database: Database, synchronous: Pair) -> None:
     begun = anyio.Event()
 

@@ -72,6 +72,7 @@ async def test_synchronous_failover_keeps_every_promise(
     assert statistics.median(back) < WRITES_BACK_S, back
 
 
+@pytest.mark.long
 async def test_broadcast_waits_for_confirmation_of_the_standby(
     world: World, book: AddressBook, party_at: PartyAt, tmp_path: Path, synchronous: Pair
 ) -> None:
@@ -90,6 +91,7 @@ async def test_broadcast_waits_for_confirmation_of_the_standby(
     assert "forgotten transaction adopted" not in witnesses.market.coordinators_log.read_text()
 
 
+@pytest.mark.long
 async def test_asynchronous_failover_repairs_and_reports_what_was_lost(
     world: World, book: AddressBook, party_at: PartyAt, tmp_path: Path, asynchronous: Pair
 ) -> None:

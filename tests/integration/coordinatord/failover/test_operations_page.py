@@ -27,6 +27,7 @@ def _as_postgres(folder: Path, run_as: str) -> Path:
     return program
 
 
+@pytest.mark.long
 async def test_failover_follows_the_page(asynchronous: Pair, tmp_path: Path) -> None:
     pair = asynchronous
     variables, fence, promote, rewind = chapter(PAGE, "Failover")

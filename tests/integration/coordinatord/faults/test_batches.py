@@ -54,6 +54,7 @@ def no_puts(request: httpx.Request) -> httpx.Response | None:
     return httpx.Response(503) if request.method == "PUT" else None
 
 
+@pytest.mark.long
 async def test_worker_killed_ten_times_posts_each_line_once(
     world: World, database_url: str, quiet: Stage, batching: Batching
 ) -> None:

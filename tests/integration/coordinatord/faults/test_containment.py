@@ -154,6 +154,7 @@ async def until_done(act: Callable[[], Awaitable[httpx.Response]], status: int) 
     return answer
 
 
+@pytest.mark.long
 async def test_foreign_errors_end_neither_daemon_nor_task(watched: Watched) -> None:
     stage = watched.stage
     wallets, registry = stage.world.wallets, stage.ground.config.addresses.job_registry

@@ -72,6 +72,7 @@ async def refusal_of_a_write(http: httpx.AsyncClient) -> tuple[int, str]:
             return answer.status_code, answer.json()["error"]["type"]
 
 
+@pytest.mark.long
 async def test_full_disk_is_503_and_loses_nothing(
     world: World,
     url_on_tiny_disk: str,

@@ -34,6 +34,7 @@ async def flooded(port: int) -> AsyncIterator[None]:
         yield
 
 
+@pytest.mark.long
 async def test_idle_connections_to_coordinator_give_way(trade: TradingMarket) -> None:
     """It serves so few connections that it always has free descriptors."""
 
@@ -53,10 +54,12 @@ async def test_idle_connections_to_coordinator_give_way(trade: TradingMarket) ->
     assert serving["connections"] < _DESCRIPTORS
 
 
+@pytest.mark.long
 async def test_idle_connections_to_coordinators_metrics_are_survived(trade: TradingMarket) -> None:
     await trade.survive(flooded(trade.coordinator.metrics_port), code=None)
 
 
+@pytest.mark.long
 async def test_idle_connections_to_providers_metrics_are_survived(trade: TradingMarket) -> None:
     await trade.survive(flooded(trade.providers_port), code=None)
     assert '"task failed"' not in trade.providers_log.read_text()

@@ -62,6 +62,7 @@ async def refused(provider: Party, job: str) -> object:
     return answer.status_code, answer.json().get("reason")
 
 
+@pytest.mark.long
 async def test_life_of_a_job_with_every_trouble_that_an_issuer_makes(
     issued_world: World, stage: Stage, database_url: str
 ) -> None:

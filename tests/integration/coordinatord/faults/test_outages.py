@@ -85,15 +85,18 @@ async def read_only(postgres: Postgres) -> AsyncIterator[None]:
         await postgres.execute("select pg_reload_conf()")
 
 
+@pytest.mark.long
 async def test_read_only_database_is_survived(trade: TradingMarket, postgres: Postgres) -> None:
     await trade.survive(read_only(postgres), code="database_read_only")
 
 
+@pytest.mark.long
 async def test_changed_database_password_is_survived(trade: TradingMarket, postgres: Postgres, account: str) -> None:
     changed = altered_role(postgres, account, "password 'another'", f"password '{_PASSWORD}'")
     await trade.survive(changed, code="database_unavailable")
 
 
+@pytest.mark.long
 async def test_refused_database_login_is_survived(trade: TradingMarket, postgres: Postgres, account: str) -> None:
     await trade.survive(altered_role(postgres, account, "nologin", "login"), code="database_unavailable")
 
@@ -145,6 +148,7 @@ async def without_socket(postgres: Postgres, socket: anyio.Path) -> AsyncIterato
         await away.rename(socket)
 
 
+@pytest.mark.long
 async def test_removed_database_socket_is_survived(start: StartTrading, tmp_path: Path) -> None:
     port = pick_free()
     with TemporaryDirectory() as cluster, TemporaryDirectory() as sockets:

@@ -63,6 +63,7 @@ async def roles_held(url: str) -> int:
         await connection.close()
 
 
+@pytest.mark.long
 async def test_postgres_restart_under_load_loses_nothing(
     world: World,
     own_postgres: Postgres,
@@ -102,6 +103,7 @@ async def test_postgres_restart_under_load_loses_nothing(
                 assert await coordinator.exit_status() == 0
 
 
+@pytest.mark.long
 async def test_streams_of_tabs_continue_after_a_restart(
     world: World,
     own_postgres: Postgres,

@@ -15,6 +15,7 @@ from tests.support.faults.full_disk import full_disk
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 
 
+@pytest.mark.long
 async def test_full_disk_is_survived_and_reported(
     world: World, book: AddressBook, party_at: PartyAt, tmp_path: Path, database_url: str
 ) -> None:

@@ -74,6 +74,7 @@ async def claimed(client: Party, provider: Party) -> str:
     return job
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("refusing", [paused, blacklisted])
 async def test_token_that_refuses_the_owner_stops_claims_and_no_exit(
     *,

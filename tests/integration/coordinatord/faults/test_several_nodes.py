@@ -31,6 +31,7 @@ async def told(coordinator_metrics: str, name: str) -> dict[str, float]:
     return {node: float(value) for node, value in re.findall(rf'^{name}{{node="(.+)"}} (\S+)$', text, re.MULTILINE)}
 
 
+@pytest.mark.long
 async def test_market_continues_when_one_of_two_nodes_dies(
     *,
     world: World,

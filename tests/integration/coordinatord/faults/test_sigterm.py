@@ -33,6 +33,7 @@ async def _until_all_broadcast(url: str, count: int) -> None:
         await connection.close()
 
 
+@pytest.mark.long
 async def test_sigterm_under_load_finishes_every_request(
     world: World,
     database_url: str,

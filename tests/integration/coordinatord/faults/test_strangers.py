@@ -51,6 +51,7 @@ async def refused_beside_a_silent_one(
                 return silent, answer
 
 
+@pytest.mark.long
 async def test_silent_uploads_and_connections_are_bounded(
     world: World, database_url: str, party_at: Callable[[DevWallet, httpx.AsyncClient], Party]
 ) -> None:

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.anyio
 CLIENTS, JOBS_EACH = 6, 5
 
 
+@pytest.mark.long
 async def test_follower_takes_over_within_10_s_under_load(
     world: World,
     database_url: str,

@@ -53,6 +53,7 @@ async def upgrade(database_url: str, monkeypatch: pytest.MonkeyPatch, least: str
     await connection.close()
 
 
+@pytest.mark.long
 async def test_release_restarts_after_an_additive_upgrade(
     *, world: World, database_url: str, book: AddressBook, party_at: At, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ async def test_idle_coordinator_holds_at_most_150_mib(coordinator: Coordinator) 
     assert coordinator.resident_bytes() <= 150 * 2**20
 
 
+@pytest.mark.long
 async def test_killed_coordinator_finds_its_relay_again_and_posts_once(
     world: World, database_url: str, coordinator: Coordinator, client: Party
 ) -> None:

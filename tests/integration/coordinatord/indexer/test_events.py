@@ -83,6 +83,7 @@ async def told(connection: Connection, since: int) -> list[Told]:
     return [(EventKind(row["kind"]).name.lower(), row["block_number"], row["taken"]) for row in rows]
 
 
+@pytest.mark.long
 @given(
     seed=st.integers(0, 2**32),
     journal_blocks=st.sampled_from((1, 8, 40)),

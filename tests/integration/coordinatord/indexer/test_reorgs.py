@@ -22,6 +22,7 @@ async def test_index_of_a_busy_market_agrees_with_the_registries(scene: Scene) -
 DEPTHS: Final = (1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 49, 50)
 
 
+@pytest.mark.long
 async def test_reorgs_of_depths_up_to_50_leave_a_fresh_replay(scene: Scene) -> None:
     """The chain grows by a block for each depth, so that a replay stays short."""
     anvil, connection = scene.world.anvil, scene.connection

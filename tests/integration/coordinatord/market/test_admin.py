@@ -103,6 +103,7 @@ DEEDS: list[tuple[list[str], int, Callable[[MarketState], object], object]] = [
 ]
 
 
+@pytest.mark.long
 def test_every_action_matches_its_calldata(office: Office) -> None:
     for words, calls, read, expected in DEEDS:
         calldata = office.calldata(*words)

@@ -94,6 +94,7 @@ async def test_market_matches_its_terms_and_address_book(ground: Ground, anvil: 
             assert await registry.functions.pendingOwner().call() == terms.owner
 
 
+@pytest.mark.long
 def test_killed_deployment_resumes_without_duplicates(ground: Ground) -> None:
     plan = deployment_steps(ground.terms, ground.deployer.address)
     deployment, deaths, book = ground.deployment(node=mortal(ground)), 0, None
@@ -193,6 +194,7 @@ def test_waiting_transaction_is_replaced_only_on_request(ground: Ground) -> None
     assert ground.sent() == len(deployment_steps(ground.terms, ground.deployer.address))
 
 
+@pytest.mark.long
 def test_finished_deployment_is_verified_and_sends_nothing(ground: Ground) -> None:
     book = ground.deployed()
     sent = ground.sent()
@@ -273,6 +275,7 @@ def test_dry_run_sends_nothing_and_overestimates(ground: Ground) -> None:
         assert used <= estimated[key] <= 3 * used, key
 
 
+@pytest.mark.long
 def test_new_owner_accepts_with_the_printed_calls(ground: Ground) -> None:
     book = ground.deployed()
     calls = acceptance_calls(read_market(ground.node, book, SPAN, lambda _: None))

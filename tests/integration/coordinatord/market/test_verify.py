@@ -68,6 +68,7 @@ PLANTED: list[tuple[Callable[[Ground, dict[str, Contract]], None], list[str]]] =
 ]
 
 
+@pytest.mark.long
 def test_every_planted_wrong_fact_is_found_and_no_other(ground: Ground) -> None:
     book = ground.deployed()
     contracts = contracts_of(book)
@@ -80,6 +81,7 @@ def test_every_planted_wrong_fact_is_found_and_no_other(ground: Ground) -> None:
         ground.rpc("evm_revert", snapshot)
 
 
+@pytest.mark.long
 def test_address_book_that_differs_from_the_chain_is_found(ground: Ground) -> None:
     book = ground.deployed()
     late = attrs.evolve(book, deploy_block=book.deploy_block + 1)
@@ -110,6 +112,7 @@ def test_status_tells_every_fact_to_people_and_to_programs(ground: Ground) -> No
     assert facts["JobRegistry: fee"]["result"] is None
 
 
+@pytest.mark.long
 def test_explorer_folder_has_sources_and_arguments(ground: Ground) -> None:
     book = ground.deployed()
     market = read_market(ground.node, book, SPAN, lambda _: None)

@@ -50,6 +50,7 @@ async def attacked(served: Served, clients: anyio.abc.TaskGroup, attack: Attack,
     await all_begun.wait()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_slow_clients_do_not_delay_an_honest_one(attack: Attack) -> None:
     async with serving(PATIENT, grace=0) as served, anyio.create_task_group() as clients:

@@ -79,6 +79,7 @@ async def test_transaction_made_again_finds_the_session_that_it_opened(database:
     assert (ends, other) == (stored, None)
 
 
+@pytest.mark.long
 async def test_session_is_returned_despite_a_database_failure(database: Database) -> None:
     here = SessionCache(database, Clock())
     await database.close_prepared()

@@ -103,6 +103,7 @@ async def test_prices_and_counts_wait_for_the_first_backfill(stage: Stage) -> No
         assert (answer.status_code, answer.json()["error"]["type"]) == (503, "not_ready")
 
 
+@pytest.mark.long
 async def test_prices_of_many_jobs_are_a_sample_of_all_their_time(stage: Stage) -> None:
     """60,000 jobs are in 15 chunks. The sample takes an equal share of each."""
     async with stage.ground.database.connection() as connection:

@@ -43,6 +43,7 @@ async def test_jobs_are_settled_and_shutdown_withdraws_asks(scene: Scene) -> Non
     assert (await scene.run("status")).returncode == 1  # it has stopped
 
 
+@pytest.mark.long
 async def test_second_signal_exits_at_once_and_restart_resumes(scene: Scene) -> None:
     (scene.directory / "hang").touch()
     with scene.daemon() as process:
@@ -65,6 +66,7 @@ async def test_second_signal_exits_at_once_and_restart_resumes(scene: Scene) -> 
         assert (await scene.ended(job))["status"] == "completed"
 
 
+@pytest.mark.long
 async def test_foreign_coordinator_is_refused_before_signing(scene: Scene) -> None:
     addresses = scene.directory / "addresses.json"
     addresses.write_text(addresses.read_text().replace('"chainId": 31337', '"chainId": 1'))

@@ -32,6 +32,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.long
 async def test_kill_at_each_stage_ends_every_job_once(
     scene: Scene,
 ) -> None:
@@ -68,6 +69,7 @@ async def test_kill_at_each_stage_ends_every_job_once(
     assert await all_violations(scene.database_url, scene.world.anvil.rpc_url, scene.book, promised=promised) == []
 
 
+@pytest.mark.long
 async def test_killed_inside_a_bundle_it_repeats_no_finished_item(scene: Scene) -> None:
     (scene.directory / "hang").touch()
     words = [*(f"word {n}" for n in range(20)), "hang"]

@@ -26,6 +26,7 @@ async def until_counted(scene: Scene, expected: dict[str, float]) -> None:
     await until(counted)
 
 
+@pytest.mark.long
 async def test_job_ended_elsewhere_is_given_up(
     scene: Scene,
 ) -> None:
@@ -47,6 +48,7 @@ async def test_job_ended_elsewhere_is_given_up(
         await until_counted(scene, {"unseal_failed": 1, "settle_NotClaimed": 1})
 
 
+@pytest.mark.long
 async def test_missing_escrow_or_room_fails_the_job(sparse_scene: Scene) -> None:
     scene = sparse_scene
     with scene.daemon():

@@ -32,6 +32,7 @@ def swapped_post(client: Party, body: Body, terms: FeeTerms, **changed: int) -> 
     )
 
 
+@pytest.mark.long
 async def test_order_swapped_before_its_block_costs_nothing(scene: Scene) -> None:
     world, client = scene.world, scene.client
     database = await asyncpg.connect(scene.database_url)
@@ -79,6 +80,7 @@ async def test_order_swapped_before_its_block_costs_nothing(scene: Scene) -> Non
         await database.close()
 
 
+@pytest.mark.long
 async def test_claim_after_the_swap_was_indexed_runs_nothing(scene: Scene) -> None:
     """The provider's claim reaches the coordinator after its book shows the other order."""
     world, client = scene.world, scene.client

@@ -107,6 +107,7 @@ def mailbox_of(scene: Scene) -> TabRoutes:
     return TabRoutes(transport, authorised)
 
 
+@pytest.mark.long
 async def test_tab_in_the_mailbox_survives_kill_9(scene: Scene) -> None:
     await scene.client.sign_in()
     async with talking(scene, mailbox_of(scene)) as owner:
@@ -132,6 +133,7 @@ async def test_tab_in_the_mailbox_survives_kill_9(scene: Scene) -> None:
             assert await terminated(process) == 0
 
 
+@pytest.mark.long
 async def test_tab_over_the_direct_endpoint(scene: Scene) -> None:
     await scene.client.sign_in()
     direct = settings_for(scene.directory)

@@ -126,6 +126,7 @@ async def test_large_post_is_refused_before_its_body(tmp_path: Path) -> None:
         await stream.aclose()
 
 
+@pytest.mark.long
 async def test_strangers_keep_no_owner_out_for_long(tmp_path: Path) -> None:
     async with served(tmp_path) as one:
         port = one.server.listening_socket.getsockname()[1]

@@ -104,7 +104,7 @@ async def test_log_of_another_event_is_rejected() -> None:
     place = {"blockNumber": "0x5", "address": "0x" + "11" * 20, "blockHash": "0x" + "22" * 32}
     whole = log | place | {"transactionHash": "0x" + "33" * 32}
     for told, complaint in (
-        (whole, "not a log of JobClaimed"),
+        (whole, "must be a log of the event JobClaimed"),
         (log | place, "malformed transactionHash: it must be hex of 32 bytes"),
     ):
         chain = answering(httpx.Response(200, json={"result": [told]}))
