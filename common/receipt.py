@@ -1,6 +1,6 @@
 """Receipt of a job: a JSON file that proves order, payment and delivery to a third party.
 
-`receipt_claims` builds a receipt's claims. `verify_receipt` checks a file: it recomputes every field from signatures
+`receipt_fields` builds a receipt's claims. `verify_receipt` checks a file: it recomputes every field from signatures
 and from logs with a proof of inclusion in a block. The caller must still check that the blocks belong to the chain, and
 that the job registry's address is this market's (`docs/protocol/formats.md`, Receipts).
 """
@@ -124,7 +124,7 @@ class JobEvents:
         return ("JobPosted", self.end_event) if self.claimed is None else ("JobPosted", "JobClaimed", self.end_event)
 
 
-def receipt_claims(market: ReceiptMarket, events: JobEvents, order_signature: bytes) -> dict[str, Any]:
+def receipt_fields(market: ReceiptMarket, events: JobEvents, order_signature: bytes) -> dict[str, Any]:
     """Return all fields of a receipt except `steps`, from the events of the job."""
     posted, order = events.posted, order_of(events.posted)
     terms = FeeTerms(fee_bps=posted["feeBps"], gas_fee=posted["gasFee"])
@@ -173,7 +173,7 @@ def verify_receipt(raw: bytes) -> VerifiedReceipt:
     market, steps = _read_market(given["market"]), _read_steps(given["steps"])
     events = _proved_events(market, steps)
     signature = read_hex(given["order_signature"], 65, "order_signature")
-    _check_claims(given | {"steps": None}, receipt_claims(market, events, signature) | {"steps": None}, "")
+    _check_claims(given | {"steps": None}, receipt_fields(market, events, signature) | {"steps": None}, "")
     _check_signatures(market, events, signature)
     _check_payments(market, events, steps)
     return VerifiedReceipt(

@@ -16,7 +16,7 @@ from common.receipt import (
     ReceiptMarket,
     VerifiedReceipt,
     find_order_signature,
-    receipt_claims,
+    receipt_fields,
     verify_receipt,
 )
 from common.receipt_steps import build_step
@@ -74,7 +74,7 @@ class Receipts:
             signature = find_order_signature(call, self.market, events.posted)
             if signature is None:
                 raise Refused("the transaction that posted the job does not contain the owner's signature of the order")
-            claims = receipt_claims(self.market, events, signature) | ({} if tab is None else {TAB_FIELD: tab})
+            claims = receipt_fields(self.market, events, signature) | ({} if tab is None else {TAB_FIELD: tab})
             raw = canonical_json.canonical(claims | {"steps": steps}) + b"\n"
             verify_receipt(raw)  # never return a receipt that cannot be verified
         except Refused as refusal:

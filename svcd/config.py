@@ -262,7 +262,7 @@ def _read_address_book(path: Path | None) -> AddressBook | None:
     except OSError as error:
         raise SettingError.at(key_path, f"names {path}, which cannot be read ({error.strerror})") from None
     except Refused as error:
-        raise SettingError.at(key_path, f"names {path}: {error.message}") from None
+        raise SettingError.at(key_path, f"names {path}, which is not a valid address book: {error.message}") from None
 
 
 def _private_paths(file: ConfigFile, environ: Mapping[str, str]) -> tuple[Path, ...]:

@@ -65,7 +65,7 @@ MEMBER_TEXTS: Final[Mapping[str, MemberText]] = {
     "svc": MemberText("members that this market adds to the object"),
     "error": MemberText("the error"),
     # Sums of an owner's jobs.
-    "priced": MemberText("jobs with whole-number rates", "1"),
+    "priced": MemberText("jobs whose rates are whole numbers", "1"),
     "escrowed": MemberText("sum of the caps of these jobs, in base units of the payment token", "14"),
     "by_model": MemberText("the same sums for each ordered model"),
     # Quotes.

@@ -71,7 +71,7 @@ class AnswerPurchases:
 
     async def resume(self) -> None:
         """Resume the purchases that were running when the server last stopped."""
-        await self.tabs.resume()
+        await self.tabs.close_tabs_of_last_run()
         for row in await self.context.ledger.list_running_purchases():
             jobs = await self.context.ledger.list_jobs(row.id)
             open_jobs = [job for job in jobs if job.state in RUNNING_JOB_STATES]

@@ -183,8 +183,8 @@ class ServedTabs:
             raise Problem(409, message, code="no_result")
         return _bought_answer(job, job.cost or 0, exchange.output, exchange.usage)
 
-    async def resume(self) -> None:
-        """Close the tabs of the last run."""
+    async def close_tabs_of_last_run(self) -> None:
+        """Close the tabs that the last run left open."""
         for job in await self.context.ledger.list_unsettled_tabs():
             self._recovering[job.job_id] = anyio.Event()
             self.context.start_task("closing a tab", self._recover_tab, job)

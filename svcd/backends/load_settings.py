@@ -8,7 +8,7 @@ from common.settings.kinds import list_of, number, table_of, text
 from common.settings.reader import setting
 from common.settings.toml import variants
 from svcd.base.json_path import JsonPath
-from svcd.base.kinds import http_url, single_path
+from svcd.base.kinds import http_url, single_value_path
 
 PROBE_TIMEOUT_S: Final = 2.0
 _FULL_AT_KIND: Final = number(0.001, 1e9)
@@ -33,7 +33,7 @@ class PrometheusSettings:
 @attrs.frozen(slots=True, kw_only=True)
 class JsonSettings:
     url: str = setting(http_url, "URL that returns the JSON")
-    path: JsonPath = setting(single_path, "path to the number in the JSON")
+    path: JsonPath = setting(single_value_path, "path to the number in the JSON")
     full_at: float = setting(_FULL_AT_KIND, "number at which the server is full", 1.0)
     timeout_s: float = PROBE_TIMEOUT_S
 

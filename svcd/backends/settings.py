@@ -16,7 +16,7 @@ from common.settings.reader import setting
 from common.settings.toml import variants
 from svcd.base.json_path import JsonPath
 from svcd.base.keys import SecretLocation, secret_location
-from svcd.base.kinds import header_table, http_url, json_path, json_table, single_path, string_table
+from svcd.base.kinds import header_table, http_url, json_path, json_table, single_value_path, string_table
 
 # This limit is below the 200 MiB that coordinators accept for a sealed result by default.
 _MAX_ANSWER_BYTES: Final = 150 * 2**20
@@ -93,7 +93,9 @@ class OpenAISettings(ServerSettings):
 class HttpSettings(ServerSettings):
     submit_url: str = setting(http_url, "URL that accepts a job")
     poll_url: str | None = setting(http_url, "URL of a job, with {id}", None)
-    poll_url_path: JsonPath | None = setting(single_path, "path to the job's URL in a submission's response", None)
+    poll_url_path: JsonPath | None = setting(
+        single_value_path, "path to the job's URL in a submission's response", None
+    )
     cancel_url: str | None = setting(http_url, "URL that cancels a job, with {id}", None)
     cancel_method: Literal["POST", "DELETE", "PUT"] = setting(
         choice("POST", "DELETE", "PUT"), "method of cancel_url", "POST"
@@ -101,8 +103,8 @@ class HttpSettings(ServerSettings):
     health_url: str | None = setting(http_url, "URL that shows whether the server is up (default: submit_url)", None)
     input_key: str | None = setting(text, "member for the input (default: the input is the body)", None)
     model_key: str | None = setting(text, "member for the model's name (default: not sent)", None)
-    id_path: JsonPath = setting(single_path, "path to the job's id", JsonPath.parse("id"))
-    status_path: JsonPath = setting(single_path, "path to the job's state", JsonPath.parse("status"))
+    id_path: JsonPath = setting(single_value_path, "path to the job's id", JsonPath.parse("id"))
+    status_path: JsonPath = setting(single_value_path, "path to the job's state", JsonPath.parse("status"))
     done: tuple[str, ...] = setting(list_of(text), "states of a finished job", ("succeeded", "completed", "done"))
     failed: tuple[str, ...] = setting(
         list_of(text), "states of a job to retry", ("failed", "error", "canceled", "cancelled")

@@ -97,7 +97,7 @@ host_and_port: Final = parsed_string("an address and a port, such as 0.0.0.0:940
 # Base units are strings, because they may exceed the 64 bits of TOML's integers.
 base_units: Final = parsed_string('a whole number in a string, such as "1000000"', _parse_base_units)
 json_path: Final = parsed_string("a path into JSON, such as data[0].id", JsonPath.parse)
-single_path: Final = parsed_string("a path into JSON, such as data[0].id", _parse_single_path)
+single_value_path: Final = parsed_string("a path to one value in JSON, such as data[0].id", _parse_single_path)
 string_table: Final = Kind("a table of strings", _reject_text, _read_string_table)
 header_table: Final = Kind("a table of strings", _reject_text, _read_headers)
 json_table: Final = Kind("a table", _reject_text, _read_json_table)

@@ -192,7 +192,9 @@ class _Checks:
             else:
                 yield right("bundles", f"up to {provider.largest_bundle} batch lines in a job")
             if announces_tabs(provider.evidence):
-                yield right("tabs", f"at most {MAX_TABS_PER_OWNER} tabs for each owner, in half of the slots")
+                yield right(
+                    "tabs", f"at most {MAX_TABS_PER_OWNER} tabs for each owner; all tabs use at most half of the slots"
+                )
             else:
                 yield fact("tabs", "not announced, so each request is a job", "announce them: svcd identity")
 

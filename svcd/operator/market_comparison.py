@@ -51,8 +51,8 @@ def check_prices(model: ModelConfig, model_id: int, others: Collection[PostedAsk
         ratios = [ours / theirs for ours, theirs in pairs if ours and theirs]
         farthest = max(ratios, key=lambda ratio: max(ratio, 1 / ratio), default=1.0)
         worst = max(worst, farthest, 1 / farthest)
-        details.append(f"{farthest:.3g} x for {window} s")
-    found = f"compared with the lowest price of other providers: {', '.join(details)}"
+        details.append(f"{farthest:.3g} x in the window of {window} s")
+    found = f"as a multiple of the lowest price of other providers: {', '.join(details)}"
     remedy = "rates are base units per 10^6 units; see rate_in and rate_out"
     if _MIN_UNUSUAL_RATIO <= worst < _MIN_WRONG_RATIO:
         return fact(name, found, remedy)

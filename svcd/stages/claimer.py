@@ -63,7 +63,7 @@ class Claimer:
             return
         if not await self.pipeline.journal.record_claiming(job, offer.model):
             # The job book is behind the chain. Claiming again would overwrite the journal's entry and result.
-            log.info("claim skipped", job=job.job_id.hex(), reason="the journal has work on this job")
+            log.info("claim skipped", job=job.job_id.hex(), reason="the journal already has an entry for this job")
             self.pipeline.exclusions.exclude_briefly(job.job_id)
             offer.slot.release()
             return

@@ -16,7 +16,7 @@ from common.scalars import hex_of
 from coordinatord.api.events.progress_sql import IndexedJob, JobWithOps, RelayedOp
 
 _OP_ORDER: Final[tuple[ProgressOp, ...]] = ("post", "claim", "settle", "fail", "cancel", "reclaim")
-_RESTS_ON_BY_STATE: Final[dict[str, RestsOn]] = {
+_EVIDENCE_BY_RELAY_STATE: Final[dict[str, RestsOn]] = {
     "queued": "stored",
     "signed": "broadcast",
     "mined": "block",
@@ -45,7 +45,7 @@ def build_progress(job_id: bytes, job_with_ops: JobWithOps) -> ProvisionalJob | 
     job, ops = job_with_ops.job, job_with_ops.ops
     before = job_status(job.state, job.ended_because) if job is not None else None
     after: JobStatus | None = before
-    under_way = [op for op in ops if _RESTS_ON_BY_STATE[op.state] != "refused"]
+    under_way = [op for op in ops if _EVIDENCE_BY_RELAY_STATE[op.state] != "refused"]
     for op in under_way:
         if op.kind in _STATUS_CHANGES and _STATUS_CHANGES[op.kind][0] == after:
             after = _STATUS_CHANGES[op.kind][1]
@@ -77,7 +77,7 @@ def _relevant_op(kind: str, ops: Iterable[RelayedOp]) -> RelayedOp | None:
 
 def _relay_step(kind: ProgressOp, op: RelayedOp) -> ProgressStep[Digits]:
     cid, units = op.settle_content if op.settle_content is not None else (None, None)
-    rests_on = _RESTS_ON_BY_STATE[op.state]
+    rests_on = _EVIDENCE_BY_RELAY_STATE[op.state]
     of_provider = kind in ("claim", "settle", "fail")
     return ProgressStep(
         kind,

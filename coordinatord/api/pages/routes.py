@@ -170,7 +170,7 @@ class PageDataRoutes:
                 path="/evm/jobs/{job_id}/transactions",
                 id="listJobTransactions",
                 tag="Job book",
-                about="List the transactions of a job that the coordinator knows of",
+                about="List the known transactions of a job",
                 details=(
                     "Lists transactions that the coordinator sent and still keeps (RELAY_RETENTION_SECONDS), and the"
                     " transaction that ended the job if it was looked up. Calls sent without the coordinator are only"

@@ -97,7 +97,7 @@ class SystemRoutes:
                     Reply(
                         503,
                         shape=chain.ReadinessShape,
-                        about="The index is not ready",
+                        about="The coordinator is not ready",
                         example={"ready": False, "code": "no_relayer_role"},
                     ),
                 ),

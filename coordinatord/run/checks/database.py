@@ -33,7 +33,7 @@ async def database_rows(config: Config) -> AsyncIterator[CheckRow]:
         yield replication_row(await read_replication(connection))
         state = await compare_schema(connection)
         yield _migrations_row(state)
-        if state.applied and not state.missing_names:
+        if state.applied_count and not state.missing_names:
             yield await _relayer_row(config, connection)
 
 
@@ -88,12 +88,12 @@ def _migrations_row(state: SchemaState) -> CheckRow:
     if state.unknown_names:
         names = ", ".join(state.unknown_names)
         return fact("migrations", f"the database is newer, and this release may run on it: {names}")
-    if not state.applied:
+    if not state.applied_count:
         return fact("migrations", "the database is empty", "`coordinatord migrate` or a start creates the tables")
     if state.missing_names:
         names = ", ".join(state.missing_names)
         return fact("migrations", "the database is older", f"`coordinatord migrate` or a start applies {names}")
-    return right("migrations", f"all {state.applied} are applied")
+    return right("migrations", f"all {state.applied_count} are applied")
 
 
 async def _relayer_row(config: Config, connection: Connection) -> CheckRow:

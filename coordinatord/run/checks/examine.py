@@ -260,7 +260,9 @@ async def _port_rows(config: Config) -> AsyncIterator[CheckRow]:
         yield wrong("port", f"another program answers at {config.port}", "use another PORT, or stop that program")
     else:
         if served_market == (book.chain_id, "0x" + book.job_registry.hex()):
-            yield right("port", f"{config.port} is served by a process of this market, which may share it")
+            yield right(
+                "port", f"another coordinator of this market serves {config.port}, and this process can share the port"
+            )
         else:
             detail = f"{config.port} is served by another market's coordinator, and requests would reach either market"
             yield wrong("port", detail, "use another PORT")

@@ -153,7 +153,7 @@ class SchemaState:
     """Migrations of a database compared with those of this release. `refusal` is the reason why this release must not
     start, or None."""
 
-    applied: int
+    applied_count: int
     missing_names: tuple[str, ...]
     unknown_names: tuple[str, ...]
     refusal: str | None
@@ -166,7 +166,7 @@ async def compare_schema(connection: Connection) -> SchemaState:
         return SchemaState(0, tuple(file.name for file in files.values()), (), None)
     applied = await _read_applied(connection)
     return SchemaState(
-        applied=len(applied),
+        applied_count=len(applied),
         missing_names=tuple(file.name for number, file in files.items() if number not in applied),
         unknown_names=tuple(row.name for number, row in applied.items() if number not in files),
         refusal=_database_refusal(files, applied, RELEASE),

@@ -182,7 +182,7 @@ async def test_what_is_away_or_misconfigured_is_the_only_wrong_row(
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        ({}, "may share it"),
+        ({}, "can share the port"),
         ({"job_registry": "0x" + "01" * 20}, "another market"),
         ({"chain_id": 1}, "another market"),
     ],
