@@ -86,7 +86,9 @@ class GasPolicy:
 
     def limits_for(self, budget: Budget, standing: Standing) -> GasLimits:
         earned = self.daily_gas_per_settled_job * standing.settled_jobs
-        is_new = standing.settled_jobs < MIN_ESTABLISHED_JOBS and not standing.is_listed and budget is not Budget.WORK
+        is_new = standing.settled_jobs < MIN_ESTABLISHED_JOBS and (
+            budget in (Budget.POSTS, Budget.CANCELS) or (budget is Budget.UPKEEP and not standing.is_listed)
+        )
         newcomers = (
             (self._hourly_limit(self.newcomers_daily_gas), self.newcomers_daily_gas)
             if is_new and self.newcomers_daily_gas

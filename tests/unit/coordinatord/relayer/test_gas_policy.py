@@ -28,6 +28,7 @@ ALL = (3600, 9000)
     ("budget", "standing", "limits"),
     [
         (Budget.POSTS, NEW, (400, 1000, ALL)),
+        (Budget.POSTS, attrs.evolve(NEW, is_listed=True), (400, 1000, ALL)),
         (Budget.POSTS, attrs.evolve(NEW, settled_jobs=9), (850, 1450, ALL)),
         (Budget.POSTS, attrs.evolve(NEW, settled_jobs=10), (600, 750, None)),
         (Budget.POSTS, attrs.evolve(NEW, settled_jobs=40), (2400, 3000, None)),
