@@ -1,8 +1,8 @@
-"""Errors from outside this process, with the error types of the specification.
+"""Error for failures outside this process, such as an unreachable node or database.
 
-The code that catches an external error raises one of two errors. `Retryable` means that the same request is safe to
-repeat and may succeed later. `Fatal` (`common.daemon.process`) stops the daemon. Outcomes that a caller must handle,
-such as a rejected op or an unknown job, are returned as values (`outcomes`).
+Code that catches such a failure raises `Retryable` if the same request is safe to repeat and may succeed later, or
+`Fatal` (`common.daemon.process`) to stop the daemon. Outcomes that a caller must handle, such as a rejected op or an
+unknown job, are returned as values (`coordinatord.base.outcomes`) and not raised.
 """
 
 from typing import Literal
@@ -14,7 +14,8 @@ ErrorKind = Literal["chain_unreachable", "relay_unavailable", "pinner_unavailabl
 
 @attrs.frozen(slots=True)
 class Retryable(Exception):
-    """Failure outside this process. `kind` and `code` are the error type and the error code of the response."""
+    """Failure outside this process. `kind` and `code` are the specification's error type and error code for the
+    response."""
 
     kind: ErrorKind
     message: str

@@ -66,7 +66,7 @@ class CheckedSource:
         self._witnesses = {node: _Witness(node, NodeSource(node.rpc, decoder)) for node in nodes.all}
 
     async def head(self) -> BlockHeader:
-        """Return the lowest head of the fit nodes, because all of them have a block at that height."""
+        """Return the lowest head of the usable nodes, because all of them have a block at that height."""
         heads = await self._read_heads()
         lowest = min(heads, key=lambda head: head.height)
         if all((head.height, head.hash) == (lowest.height, lowest.hash) for head in heads):
@@ -123,7 +123,8 @@ class CheckedSource:
         return heads
 
     def _available_witnesses(self) -> list[_Witness]:
-        """Return the fit nodes that are not skipped after failures, or the first fit node if all are skipped."""
+        """Return the nodes to read: those that `Nodes.fit_nodes` returns, without nodes that are skipped after
+        failures. If all are skipped, return the first."""
         fit = [self._witnesses[node] for node in self._nodes.fit_nodes()]
         return [witness for witness in fit if witness.skipped_until <= self._clock()] or fit[:1]
 

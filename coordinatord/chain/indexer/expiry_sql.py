@@ -43,10 +43,11 @@ async def mark_expired_batch(connection: Connection, block_time: int) -> bool:
 
 
 async def mark_all_expired_jobs(connection: Connection, block_time: int) -> None:
-    """Mark all jobs that expired before `block_time`, without a limit. Used far below the head. Call this after all
-    changes that must be journaled."""
+    """Mark all jobs that expired before `block_time`, without a limit. This is only for blocks far below the head. Call
+    this after all changes that must be journaled, because it turns the journal off for the rest of the transaction."""
     await connection.execute(_TRANSACTION_SETTINGS)
-    # A missing `jobs_due` means that a first backfill is running. It sets the marks when it builds the indexes.
+    # During a first backfill, the index `jobs_due` does not exist and no job is marked here. The backfill marks expired
+    # jobs when it builds the indexes.
     await connection.execute(
         f"update jobs set state = {JobState.CANCELLED}, ended_because = {EndedBecause.EXPIRY}"
         f" where to_regclass('jobs_due') is not null and state = {JobState.OPEN} and expires_at < $1",

@@ -128,7 +128,7 @@ class EventMerger:
         known = (self.changes.new_providers, self.changes.providers, self.changes.removed_providers)
         if any(event.provider_id in rows for rows in known):
             raise contradiction_error(f"provider {event.provider_id} is registered twice")
-        # The registry rejects operations signed before the registration.
+        # Both times start at the registration, because the registry rejects operations signed earlier.
         time = self._block_time_of(self._block_number)
         self.changes.new_providers[event.provider_id] = NewProvider(
             event.provider_id, event.operator, identity_issued_at=time, capacity_issued_at=time

@@ -80,8 +80,8 @@ async def run_indexer(
 
 
 class IndexFollower:
-    """Follows the chain while this process holds the indexer role. Initially reads the index position and the blocks
-    that can be undone."""
+    """Keeps the index in step with the chain, on the connection that holds the indexer role. Starts from the stored
+    position and the blocks that can be undone."""
 
     def __init__(self, source: BlockSource, settings: IndexerSettings, wake: Wake) -> None:
         self._source = source

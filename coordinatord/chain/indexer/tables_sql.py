@@ -29,8 +29,8 @@ async def write_patches(connection: Connection, changes: RowChanges) -> None:
 
 
 async def next_job_ordinal(connection: Connection) -> int:
-    """Return the ordinal of the next job. During a first backfill the index is missing, so this query reads the whole
-    table."""
+    """Return the ordinal of the next job. During a first backfill, the index on `ordinal` is missing, so this query
+    reads the whole table."""
     return int(await connection.fetchval("select coalesce(max(ordinal) + 1, 0) from jobs"))
 
 

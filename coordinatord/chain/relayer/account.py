@@ -36,7 +36,7 @@ _DEFAULT_TIP_WEI: Final = 1_000_000_000
 # Number of recent blocks whose tips limit the tip that the node advises.
 _FEE_HISTORY_BLOCKS: Final = "0x10"
 _TIP_PERCENTILE: Final = 60
-# Values of `PendingTx.refusal` that are no verdict on the transaction's bytes.
+# Values of `PendingTx.refusal_code` that do not say if a node would accept the transaction's bytes.
 _NO_VERDICT_REFUSALS: Final = (None, RATE_LIMITED, ENDPOINT_REFUSED)
 
 
@@ -53,8 +53,8 @@ class RelayerAccount:
     chain_id: int
     signer: AccountSigner
     pending_txs: PendingTxs
-    # Transactions whose nonces were recently used by foreign transactions, which this deployment did not sign. A reorg
-    # may still get them mined.
+    # Transactions whose nonce was recently used by a transaction that this deployment did not sign. A reorg may still
+    # get them mined.
     lost_txs: PendingTxs
     # Nonces below this number are used, as of the block last read.
     nonce_floor: int = 0
@@ -91,8 +91,8 @@ class RelayerAccount:
 
     @property
     def has_unsent(self) -> bool:
-        """Return True while signed bytes wait for a node's first verdict. A missing answer, a rate limit and an
-        endpoint that does not relay are not verdicts."""
+        """Return True while any signed transaction was neither accepted nor refused by a node. A missing answer, a rate
+        limit and an endpoint that does not relay do not count as refusals."""
         return any(tx.is_unsent and tx.refusal_code in _NO_VERDICT_REFUSALS for tx in self.pending_txs)
 
     def find_watched(self, tx_hash: bytes) -> PendingTx | None:

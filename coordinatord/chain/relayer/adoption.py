@@ -1,7 +1,7 @@
-"""Adoption of the account's transactions that the database lost in a failover, from the chain's blocks.
+"""Adopt the account's transactions that are in the chain's blocks but were lost from the database in a failover.
 
-An asynchronous standby may lack the last broadcast transactions of the former primary. Adoption stores them again from
-the blocks. Queued relays with the same calldata end with the adopted transactions and are not sent twice.
+An asynchronous standby may lack the last transactions that the former primary stored. Adoption finds them in the blocks
+and stores them again. Queued relays with the same calldata end with the adopted transactions and are not sent twice.
 """
 
 from collections.abc import Sequence
@@ -63,10 +63,10 @@ async def adopt_forgotten_transactions(
     nonces: set[int],
     foreign_nonces: range = range(0),
 ) -> set[int]:
-    """Search the blocks for transactions with these nonces that the database does not know, and store the found
-    transactions. Return their nonces. `foreign_nonces` are used nonces without a row.
+    """Search the blocks for the account's transactions with these nonces, and store those that the database lacks.
+    Return the nonces of the stored transactions. `foreign_nonces` are used nonces without a row in the database.
 
-    If a pending transaction has the nonce and the same content, the bytes become another version of it.
+    If a pending transaction has the same nonce and content, store the found transaction as another version of it.
     """
     chain_id, address = account.chain_id, account.address
     found = await _find_own_transactions(rpc, account, head, nonces)

@@ -1,8 +1,8 @@
-"""Send stored bytes in JSON-RPC batches, classify each answer by its message, and apply the outcomes.
+"""Send stored, signed transactions in JSON-RPC batches, classify each answer by its message, and apply the outcomes.
 
-No answer makes the relayer pick another nonce for a transaction, because the nonce is stored with the bytes. After a
-refusal that no retry can resolve, the transaction is abandoned at once: a self-transfer replaces it. After any other
-refusal, the bytes are sent again, until `repair.py` raises the fee or abandons the transaction.
+No answer makes the relayer pick another nonce for a transaction, because the nonce is stored with the signed bytes.
+After a refusal that no retry can resolve, the transaction is abandoned at once: a self-transfer replaces it. After any
+other refusal, the bytes are sent again, until `repair.py` raises the fee or abandons the transaction.
 """
 
 import enum
@@ -59,7 +59,7 @@ _RESULT_OF_ERROR: Final = {
 _MAYBE_IN_POOL_RESULTS: Final = (SendResult.ACCEPTED, SendResult.NONCE_USED, SendResult.NO_ANSWER)
 # Codes for callers if no node ever accepts the bytes. All other refusals are `rpc_internal`.
 _REFUSAL_CODES: Final = {SendResult.NOT_SERVED: ENDPOINT_REFUSED, SendResult.RATE_LIMITED: RATE_LIMITED}
-# Outcomes that are no verdict on the bytes, least informative first.
+# Outcomes that do not say if the bytes are acceptable, least informative first.
 _NO_VERDICT_RESULTS: Final = (
     SendResult.NO_ANSWER,
     SendResult.RATE_LIMITED,
@@ -78,8 +78,8 @@ class SentVersion:
 
     @property
     def outcome(self) -> SendResult:
-        """Return ACCEPTED if any node accepted the bytes, otherwise the first verdict on the bytes. Without a verdict,
-        return the least informative answer."""
+        """Return ACCEPTED if any node accepted the bytes, otherwise the first answer that is not one of
+        `_NO_VERDICT_RESULTS`. If all are, return the least informative answer."""
         if SendResult.ACCEPTED in self.results:
             return SendResult.ACCEPTED
         verdicts = [answer for answer in self.results if answer not in _NO_VERDICT_RESULTS]
@@ -127,7 +127,7 @@ async def _send_batch(rpc: Rpc, txs: Sequence[tuple[PendingTx, SignedVersion]]) 
     except (Retryable, RpcError) as error:
         log.warning("broadcast not answered", transactions=len(txs), reason=str(error))
         code = to_retryable(error, "a broadcast").code if isinstance(error, RpcError) else error.code
-        # After any other failure, a node may have the bytes.
+        # After a failure with any other code, a node may have the bytes.
         outcome = {code: sent for sent, code in _REFUSAL_CODES.items()}.get(code or "", SendResult.NO_ANSWER)
         return [outcome] * len(txs)
     return [_classify_answer(tx, answer) for (tx, _), answer in zip(txs, answers, strict=True)]

@@ -1,10 +1,10 @@
-"""Gas budgets: how much of the relayer's gas the ops of a signer may use. Checked before anything is stored or
+"""Gas budgets: limits on the relayer's gas that the ops of a signer may use, checked before an op is stored or
 simulated.
 
-A signer has a daily base, and more for each of its jobs of the last week that settled, because settled jobs paid their
-gas fee. Wallets are free to create, so a wallet with fewer than MIN_ESTABLISHED_JOBS settled jobs also counts towards
-one ceiling of all newcomers. Above that number, an owner's base grows with the owner's settled jobs, up to
-MIN_JOBS_FOR_FULL_BASE. This module refuses requests early, and `submit_relays` decides under the outbox's lock.
+A signer may use a daily base of gas, and more for each of its jobs of the last week that settled, because settled jobs
+paid their gas fee. Wallets are free to create, so a wallet with fewer than MIN_ESTABLISHED_JOBS settled jobs also
+counts towards one ceiling of all newcomers. From that number on, an owner's base grows with the owner's settled jobs,
+up to MIN_JOBS_FOR_FULL_BASE. This module refuses requests early, and `submit_relays` decides under the outbox's lock.
 """
 
 import time
@@ -69,8 +69,8 @@ class GasPolicy:
 
     @classmethod
     def from_daily_gas(cls, wallet_gas: int, newcomers_gas: int) -> "GasPolicy":
-        """Return a policy in proportion to the daily gas of one wallet's posts. A provider sends more ops than a
-        client."""
+        """Return a policy in proportion to the daily gas of one wallet's posts. Providers get more than clients,
+        because providers send more ops."""
 
         def share(percent: float) -> int:
             return max(1, int(wallet_gas * percent / 100)) if wallet_gas else 0
@@ -97,7 +97,7 @@ class GasPolicy:
         match budget:
             case Budget.POSTS:
                 base = self.posts_daily_gas
-            # A cancel takes a third of its post's gas.
+            # A cancel takes a third of its post's gas, so half of the gas for posts is enough to cancel every post.
             case Budget.CANCELS:
                 base, earned = self.posts_daily_gas // 2, earned // 2
             case Budget.WORK:
@@ -130,8 +130,8 @@ class GasBudgets:
         self._exhausted = BatchedReads[Spending, Budget | None](database.prepared_connection(), read_exhausted_budgets)
 
     async def admit(self, kind: RelayKind, signer: bytes, subject: bytes, calldata_bytes: int = 0) -> AdmittedRequest:
-        """Return the request's figures. Raise Retryable `busy` for a request over a budget, unless a relay of its
-        subject is under way, which the request may join."""
+        """Return the request's gas and its signer's limits. Raise Retryable `busy` for a request over a budget, unless
+        a relay of its subject is under way, which the request may join."""
         budget = _BUDGET_OF_KIND[kind]
         standing = await self._standings.get(Spender(signer, budget))
         spending = Spending(signer, gas_estimate(kind, calldata_bytes), self.policy.limits_for(budget, standing))

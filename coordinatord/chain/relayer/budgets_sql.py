@@ -37,7 +37,7 @@ class Budget(enum.StrEnum):
 
     POSTS = "posts"
     CANCELS = "cancels"
-    # Claims, settles and fails together. Only claims are refused.
+    # Claims, settles and fails together. When this budget is exhausted, only claims are refused.
     WORK = "work"
     # Identity, capacity and asks.
     UPKEEP = "upkeep"
@@ -66,10 +66,10 @@ class Spender:
 
 @attrs.frozen(slots=True)
 class Standing:
-    """Settled jobs and promised amounts of a signer. `settled_jobs` counts the signer's settled jobs of the last week.
-    `is_listed` is True for a listed provider. `open_amounts` is the sum that claims of the owner's open jobs will
-    collect, up to the block `block_number`. `unindexed_amounts` is the same sum for posts that are not indexed at that
-    block."""
+    """Settled jobs of a signer, and amounts that the signer's posts promise. `settled_jobs` counts the settled jobs of
+    the last week. `is_listed` is True for a listed provider. `open_amounts` is the sum that claims of the owner's open
+    jobs will collect, as of the block `block_number`. `unindexed_amounts` is the same sum for posts that were not
+    indexed at that block."""
 
     settled_jobs: int
     is_listed: bool

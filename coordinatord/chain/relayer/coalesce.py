@@ -30,7 +30,7 @@ _CALL_FLOOR_GAS: Final = 40 * _CALL_OVERHEAD_BYTES
 class Rank(enum.IntEnum):
     """Urgency of an op. When funds run out or fees rise, the most urgent ops continue longest."""
 
-    # Settle, fail and reclaim, which release a client's money.
+    # Settle, fail and reclaim, which release the payment that a claim locked.
     EXIT = 0
     # An owner can always cancel without the coordinator.
     CANCEL = 1

@@ -138,7 +138,8 @@ def self_transfer_fee(current: Fee, market: FeeMarket, *, ceiling: FeeCeiling = 
 
 
 def _covers_market(fee: Fee, market: FeeMarket) -> bool:
-    # Half of the usual tip is enough while waiting, because each replacement adds a version to every pool.
+    # Replace a waiting transaction only if its tip is below half of the usual tip, because each replacement adds a
+    # version to every pool.
     return fee.max_fee >= market.base_fee + min(fee.max_tip, market.tip) // 2
 
 

@@ -12,12 +12,12 @@ _FIRST_RETRY_PAUSE_S: Final = 0.25
 _MAX_RETRY_PAUSE_S: Final = 5.0
 # A node may drop a transaction that it accepted (a restart, a full pool), so the transaction is rebroadcast.
 REBROADCAST_INTERVAL_S: Final = 10.0
-# Longest delay in seconds between a block's state and its receipts.
+# Longest time in seconds from when a node counts a nonce as used until the node has the receipt.
 MAX_RECEIPT_LAG_S: Final = 1.0
 # A transaction's turn is the time that it has to be mined before its fee is raised. The turn of a transaction that no
 # node accepted is shorter by this factor.
 REFUSED_TURN_DIVISOR: Final = 5
-# Codes for `PendingTx.refusal`.
+# Codes for `PendingTx.refusal_code`.
 RATE_LIMITED: Final = "rate_limited"
 ENDPOINT_REFUSED: Final = "endpoint_refused"
 
@@ -60,7 +60,7 @@ class PendingTx:
     refusal_code: str | None = None
     # Expected gas of the carried ops, without margin. 0 for transactions that another process signed.
     expected_gas: int = 0
-    # Start of the transaction's current turn. None before a node's first verdict on the latest version.
+    # Start of the transaction's current turn. None until a node has accepted or refused the latest version.
     turn_started_at: float | None = None
     # Head at the start of the turn.
     turn_start_head: int = 0
@@ -91,8 +91,8 @@ class PendingTx:
         self.failed_broadcasts, self.next_send_at = 0, now + REBROADCAST_INTERVAL_S
 
     def record_verdict(self, now: float, head: int, *, accepted: bool) -> None:
-        """Record a node's verdict on the latest version. The first verdict, or the first acceptance, starts the
-        turn."""
+        """Record that a node accepted or refused the latest version. The turn starts with the first such answer, and
+        starts again with the first acceptance."""
         if self.turn_started_at is None or (accepted and not self.is_accepted):
             self.turn_started_at, self.turn_start_head = now, head
         self.is_accepted |= accepted

@@ -39,7 +39,8 @@ from coordinatord.storage.database.role_connection import RoleConnection
 log = structlog.get_logger(__name__)
 
 _MAX_RELAYS_PER_ROUND: Final = 512
-# Fills one transaction, so that a request that arrives during the round waits for at most one transaction of posts.
+# This many posts fill one transaction, so a request that arrives during the round waits for at most one transaction of
+# posts.
 _MAX_BATCH_POSTS: Final = 64
 
 
@@ -77,8 +78,8 @@ class RelayIntake:
             # maximum, which frees funds.
             if unpaid and not plans and not len(self._account.pending_txs):
                 endings += [_dropped_ending(relay, "relayer_funds") for plan in unpaid for relay in plan.relays]
-            # The bytes of requeued relays were sent, and callers may know them as mined. So such relays are not
-            # dropped, but wait in the queue for missing funds or roles.
+            # Do not drop requeued relays: they were sent before, and their callers may have been told that they were
+            # mined. They wait in the queue for missing funds or roles instead.
             requeued_ids = {relay.id for relay in relays if relay.requeue_count}
             endings = [
                 ending
@@ -102,7 +103,7 @@ class RelayIntake:
 
     async def _take_relays(self, connection: Connection, free_slots: int) -> Sequence[StoredRelay]:
         limit = min(_MAX_RELAYS_PER_ROUND, free_slots * self._max_ops_per_tx)
-        # Another account may have the role, so the other kinds stay queued.
+        # Without the role, leave the other kinds in the queue. Another account may have the role.
         kinds = KINDS_WITHOUT_ROLE if self._account.lacks_role else tuple(RelayKind)
         return await queue_sql.take_relays(connection, limit, await self._max_batch_posts(connection), kinds)
 

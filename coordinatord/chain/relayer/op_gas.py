@@ -15,10 +15,10 @@ MAX_TOKEN_CALL_GAS: Final = 2_100_000
 # Gas for each byte of calldata above INCLUDED_CALLDATA_BYTES, slightly above EIP-7623's floor price of 40 gas for a
 # nonzero byte.
 _GAS_PER_EXTRA_BYTE: Final = 41
-# State may make an op more expensive than the table, for example cold slots of many providers.
+# The chain's state may make an op more expensive than the table says, for example with cold slots of many providers.
 _GAS_MARGIN_NUMERATOR: Final = 5
 _GAS_MARGIN_DENOMINATOR: Final = 4
-# Receipts of transactions with less expected gas say little about shares, because the common cost dominates.
+# Transactions with less expected gas are not used to correct the table, because the cost common to all ops dominates.
 _MIN_EXPECTED_GAS: Final = 1_000_000
 _CORRECTION_DECAY_DIVISOR: Final = 8
 _MAX_GAS_CORRECTION: Final = 4.0

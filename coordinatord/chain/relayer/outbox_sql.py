@@ -32,7 +32,7 @@ class RelayKind(enum.StrEnum):
 class Priority(enum.IntEnum):
     """Priority in the queue. Lower values come first."""
 
-    # Settle, fail and reclaim, which release a client's money.
+    # Settle, fail and reclaim, which release the payment that a claim locked.
     EXIT = 0
     # Includes cancels. They are less urgent than exits, because no payment has been collected yet and an owner can
     # always cancel without the coordinator.
@@ -58,8 +58,8 @@ class PaymentPromise:
 class NewRelay:
     """Request to relay an op. Requests are compared by identity, because each submission needs its own outcome.
 
-    `subject` is the key of its queue: a job id, or the op's signer padded to 32 bytes. `dedupe` identifies the request
-    and never contains signature bytes. A request with the same `dedupe` joins the relay under way.
+    `subject` is the key of the relay's queue: a job id, or the op's signer padded to 32 bytes. `dedupe` identifies the
+    request and never contains signature bytes. A request with the same `dedupe` joins the relay under way.
     """
 
     kind: RelayKind
@@ -77,7 +77,7 @@ class NewRelay:
     promise: PaymentPromise | None = None
     # Data that `dedupe` does not cover. A request with other content does not join.
     content: bytes | None = None
-    # Seconds without a queue timeout, for a request that builds on a relay under way.
+    # Seconds during which the queue timeout does not apply, for a request that builds on a relay under way.
     held_for_s: float = 0.0
 
 
@@ -109,8 +109,8 @@ QueueOutcome: TypeAlias = QueuedRelay | NotQueued
 
 
 async def lock_outbox(connection: Connection) -> None:
-    """Lock out submitters until the transaction ends. Call this before ended relays become live again, because a
-    submitter could insert an equal live relay at the same time."""
+    """Lock out submitters until the transaction ends. Call this before ended relays become queued or signed again,
+    because a submitter could insert an equal relay at the same time."""
     # The same key as in submit_relays.
     await connection.execute("select pg_advisory_xact_lock(x'52454c4159'::bigint)")
 

@@ -105,8 +105,8 @@ async def end_queued_relays(connection: Connection, endings: Iterable[RelayEndin
 
 
 async def drop_overdue_relays(connection: Connection, timeout_ms: int) -> dict[int, RelayKind]:
-    """Drop relays that exceeded the queue timeout. Return their kinds by id. Keep exits, and
-    requeued relays, which callers may know as mined. Skip relays that a signing transaction has locked."""
+    """Drop relays that exceeded the queue timeout. Return their kinds by id. Keep exits. Also keep requeued relays,
+    because their callers may have been told that they were mined. Skip relays that a signing transaction has locked."""
     rows = await connection.fetch(
         "with overdue as (select id from relays where state = 'queued' and requeued = 0 and priority > 0"
         " and queued_at < clock_timestamp() - $1 * interval '1 millisecond'"

@@ -29,7 +29,7 @@ _LAG_TIMEOUT_S: Final = 5.0
 
 
 class ReceiptWatcher:
-    """Keeps `account.pending` equal to the pending transactions as of the head."""
+    """Keeps `account.pending_txs` equal to the transactions that are pending as of the head."""
 
     def __init__(self, role_connection: RoleConnection, rpc: Rpc, account: RelayerAccount) -> None:
         self._role_connection = role_connection

@@ -206,8 +206,9 @@ class Relaying:
             log.debug("trace not stored", id=queued.id, reason=str(error))
 
     async def wait(self, queued: QueuedRelay) -> Outcome:
-        """Wait for the relay's end, and until the index shows it. Raise Retryable `relay_unavailable` when nothing was
-        or will be signed, or when the database lost the relay."""
+        """Wait until the relay has ended, and until the index shows the block of a mined relay. Raise Retryable
+        `relay_unavailable` when the relay was dropped, when no node accepted its transaction in time, or when the
+        database lost the relay."""
         status, sent_hash = await self._wait_for_status(queued)
         match status:
             case RelayStatus(state="mined", tx_hash=bytes(tx_hash), block_number=int(block_number)):
@@ -220,7 +221,7 @@ class Relaying:
                 raise _dropped_error(reason or "rpc_internal")
         if sent_hash is not None:
             return NoReceipt(sent_hash)
-        # The relay is still queued, or nodes have refused its bytes so far. An equal request joins it.
+        # The relay is still queued, or nodes have refused its bytes so far. An equal request joins this relay.
         raise _dropped_error((status and status.refusal) or "relay_queue_timeout")
 
     async def _write_relays(self, database: Database, relays: list[NewRelay]) -> dict[NewRelay, QueueOutcome]:

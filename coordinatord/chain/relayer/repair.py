@@ -176,7 +176,8 @@ async def _close_gaps(role_connection: RoleConnection, account: RelayerAccount, 
 
 
 async def raise_fees(role_connection: RoleConnection, account: RelayerAccount, mined_within_s: float) -> None:
-    """Sign new versions for transactions whose fee is too low for the market or a node, or whose turn has passed."""
+    """Sign new versions for transactions whose fee is too low for the market or a node, or that were not mined in their
+    turn."""
     _reprice_passed_turn(account, mined_within_s)
     versions = [(tx, version) for tx in account.pending_txs if (version := await sign_replacement(account, tx))]
     if not versions:
@@ -190,9 +191,9 @@ async def raise_fees(role_connection: RoleConnection, account: RelayerAccount, m
 
 
 def _reprice_passed_turn(account: RelayerAccount, mined_within_s: float) -> None:
-    """Raise the fee of the transaction with the next nonce when its turn has passed: a pool may have lost the
-    transaction, or refuse it with an unknown message. After its third turn, replace it with a self-transfer. While the
-    chain makes no blocks, an accepted transaction only gets a higher fee."""
+    """Raise the fee of the transaction with the next nonce when its turn, the time that it has to be mined, has passed.
+    A pool may have lost the transaction, or refuse it with an unknown message. After the third turn, replace it with a
+    self-transfer. But if a node accepted the transaction and the chain makes no blocks, only raise the fee."""
     tx, now = next(iter(account.pending_txs), None), anyio.current_time()
     if tx is None or tx.nonce != account.nonce_floor or account.fee_ceiling.is_below(account.fee_market):
         return

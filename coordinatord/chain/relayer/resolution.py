@@ -32,8 +32,8 @@ log = structlog.get_logger(__name__)
 async def find_inconclusive_refusals(
     connection: Connection, rpc: Rpc, chain_id: int, refused: Sequence[int]
 ) -> set[int]:
-    """Return the refused relays that may still pass: relays behind an older relay under way, or all of these relays
-    while the node lacks an account's newest block with transactions. A reorg removes the highest blocks first, so a
+    """Return the refused relays that may still pass: relays behind an older undecided relay. If the node lacks the
+    newest block with an account's transactions, return all of `refused`. A reorg removes the highest blocks first, so a
     node that has the newest block also has the older ones."""
     if not refused:
         return set()
@@ -50,7 +50,7 @@ async def resolve_receipts(
 
     Raise Retryable, with nothing ended, while other nodes do not report the same receipts.
     """
-    # One receipt per transaction: nodes on two branches may have mined different versions.
+    # Keep one receipt per transaction: nodes on two branches may report receipts of different versions.
     found = list({tx.id: (tx, r) for r in receipts if (tx := account.find_watched(r.tx_hash)) is not None}.values())
     if not found:
         return
@@ -128,7 +128,8 @@ async def _find_refused_too_early(
     relays: Sequence[StoredRelay],
     refused: Sequence[RefusedCall],
 ) -> list[int]:
-    """Return the ids of refused relays to retry, because the ops that they build on were missing when they were mined.
+    """Return the ids of refused relays to retry: the ops that such a relay builds on were missing when the relay was
+    mined.
 
     Nonces keep the order within one account. With several accounts, a reorg may mine a settle before its claim.
     """

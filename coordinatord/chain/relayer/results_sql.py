@@ -54,8 +54,9 @@ async def rebind_carried_relays(
 async def end_carried_relays(
     connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]
 ) -> list[tuple[str, str, float]]:
-    """End every relay of these transactions: the relays of `refused` as refused, all others as mined. After a reorg,
-    ended relays are decided again. Return the kind, the state and the seconds since the insertion of each relay."""
+    """End every relay of these transactions: the relays of `refused` as refused, all others as mined. A relay that had
+    ended before a reorg is ended again. Return the kind, the state and the seconds since the insertion of each
+    relay."""
     rows = await connection.fetch(
         "with ended as (update relays set"
         " state = case when f.tx_id is null then 'mined' else 'refused' end::relay_state,"
@@ -95,8 +96,8 @@ async def find_undecided_of_same_subjects(connection: Connection, relay_ids: Seq
 
 async def requeue_relays(connection: Connection, relay_ids: Sequence[int], code: str) -> None:
     """Requeue signed relays whose transaction has become ineffective. Remember the transactions, which may still be
-    mined. Drop a relay with `code` if it was requeued too often. Also drop a relay that had already ended before a
-    reorg removed its block, and whose request is under way again."""
+    mined. Drop a relay with `code` if it was requeued too often. Also drop a relay that has already ended: after a
+    reorg, such a relay keeps its ending while an equal request is under way."""
     await connection.execute(
         "with kept as (insert into relay_formers (relay_id, tx_id, call_index) select id, tx_id, call_index from relays"
         "  where id = any($1::bigint[]) and tx_id is not null on conflict do nothing),"
@@ -118,7 +119,7 @@ async def requeue_relays(connection: Connection, relay_ids: Sequence[int], code:
 async def record_carried_relays(
     connection: Connection, tx_id: int, target: bytes, calls: Sequence[tuple[bytes, int | None]]
 ) -> None:
-    """Record that a transaction carries live relays, which then end with its receipt. Each item of `calls` is
+    """Record that a transaction carries queued or signed relays, so that its receipt ends them. Each item of `calls` is
     (calldata, position in `relay(bytes[])`)."""
     await connection.execute(
         "insert into relay_formers (relay_id, tx_id, call_index) select r.id, $1, c.place"
@@ -142,9 +143,9 @@ async def mark_lost(connection: Connection, tx_ids: Sequence[int]) -> None:
 
 
 async def unmine_blocks(connection: Connection, chain_id: int, account: bytes, block_hashes: Sequence[bytes]) -> int:
-    """Make the transactions of these blocks pending again, because a reorg removed the blocks. Return their number.
-    Their relays become signed again. A relay keeps its ending if an equal request is under way, until its transaction
-    is mined again."""
+    """Make the transactions of these blocks pending again, because a reorg removed the blocks. Return the number of
+    these transactions. Their relays become signed again, except that a relay keeps its ending while an equal request is
+    under way."""
     await lock_outbox(connection)
     rows = await connection.fetch(
         "update relay_txs set mined_hash = null, block_number = null, block_hash = null, succeeded = null"

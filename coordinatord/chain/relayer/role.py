@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 # Errors for a sender without the role. `post`, `claim` and `settle` raise the first, `relay(bytes[])` the second.
 LACKING_ROLE_ERRORS: Final = frozenset({"NotRelayer", "SenderNotRelayer"})
-# Kinds that any account may send, one by one.
+# Kinds that an account without the role may send, each as a transaction of its own.
 KINDS_WITHOUT_ROLE: Final = (RelayKind.FAIL, RelayKind.RECLAIM, RelayKind.CANCEL)
 GRANT_ROLE_REMEDY: Final = "the registries' owner grants the role: coordinatord market admin grant-relayer ADDRESS"
 
@@ -37,8 +37,8 @@ _RETRY_AFTER_S: Final = 30
 
 
 def lacking_role_error() -> Retryable:
-    """Return the error for callers, who may safely retry. The code is the specification's code for a queue that does
-    not move."""
+    """Return the error for callers, who may safely retry. Its code is also that of a relay that waited too long in the
+    queue."""
     message = "the coordinator's account lacks the relayer role, which its operator must grant: try again later"
     return Retryable("relay_unavailable", message, "relay_queue_timeout", _RETRY_AFTER_S)
 

@@ -19,16 +19,17 @@ class RelayerSettings:
     block_time_ms: int
     # Limit of ops in one transaction.
     coalesce_max: int = 64
-    # With funds for less gas than this, only exits and cancels are relayed. Enough for a few hundred exits.
+    # With funds for less gas than this, only exits (settle, fail, reclaim) and cancels are relayed. Enough for a few
+    # hundred exits.
     reserve_gas: int = 30_000_000
     # With funds for less gas than this, only exits are relayed.
     cancel_reserve_gas: int = 10_000_000
     fee_ceiling: FeeCeiling = NO_CEILING
     # Limit of signed transactions that are not mined. Nodes drop transactions far ahead of the chain's nonce.
     max_in_flight: int = 256
-    # Seconds that the next transaction may stay with a node before a higher fee is offered.
+    # Seconds for which the transaction with the next nonce may stay unmined before its fee is raised.
     mined_within_s: float = MINED_WITHIN_S
-    # True to follow the account and sign only replacements.
+    # True to sign only replacements of pending transactions, and no queued relays.
     replacements_only: bool = False
 
     def reserves(self, gas_price: int) -> dict[Rank, int]:

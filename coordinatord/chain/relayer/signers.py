@@ -106,7 +106,7 @@ def program_signer(program: SigningProgram, address: bytes, timeout_s: float) ->
     async def request_signature(transaction: Transaction) -> bytes:
         return await to_thread.run_sync(program.sign, transaction, abandon_on_cancel=True)
 
-    # The program has its own timeout. This one covers the thread.
+    # The program has its own timeout. The longer timeout here covers the thread that runs the program.
     return ExternalSigner(address, request_signature, timeout_s + 1)
 
 

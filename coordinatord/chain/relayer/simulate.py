@@ -34,7 +34,7 @@ class WouldRevert:
 
 @attrs.frozen(slots=True)
 class NoVerdict:
-    """The node gave no verdict. `code` is the error code for the caller."""
+    """The node did not say if the call would succeed. `code` is the error code for the caller."""
 
     code: str
 
@@ -47,7 +47,8 @@ ContractCall: TypeAlias = tuple[bytes, bytes]
 async def simulate(
     rpc: Rpc, account: bytes, calls: Sequence[ContractCall], limits: Sequence[int | None]
 ) -> list[Verdict]:
-    """Return a verdict for each (target, calldata). Raise Retryable when the node does not answer at all."""
+    """Return, for each (target, calldata), whether the call would pass. Raise Retryable when the node does not answer
+    at all."""
     verdicts: dict[int, Verdict] = {}
     known = [(index, limit) for index, limit in enumerate(limits) if limit is not None]
     requests = [_build_request("eth_call", account, calls[index], "latest", gas=limit) for index, limit in known]

@@ -28,7 +28,7 @@ class SolvencyChecks:
     ) -> PaymentPromise | None:
         """Return the promise to pay `amount` for a post, or None if the owner's balance does not cover it. `balance` is
         the owner's latest balance, or None if the token did not answer."""
-        # Without a balance, the check of the chain decides.
+        # Without a known balance, leave the check to the contracts.
         if balance is None:
             return PaymentPromise(amount)
         promised = standing.open_amounts + standing.unindexed_amounts
@@ -39,7 +39,7 @@ class SolvencyChecks:
         return PaymentPromise(amount, balance - standing.open_amounts, standing.block_number)
 
     async def read_balance_as_indexed(self, owner: bytes, standing: Standing, latest: int) -> int:
-        """Return the balance at the block of the open jobs' sum, or the latest balance if that is higher. The latest
+        """Return the balance at the block `standing.block_number`, or the latest balance if that is higher. The latest
         balance alone may be too low: a claim that the index does not show yet has already collected its payment."""
         if standing.block_number < 0:
             return latest

@@ -192,7 +192,7 @@ async def mark_sent(connection: Connection, txs: Sequence[tuple[int, str | None,
 
 @attrs.frozen(slots=True)
 class AccountUsage:
-    """Account with its number of `pending_count` transactions, and the seconds since its last signature (`idle_s`)."""
+    """Account, with the number of its pending transactions, and the seconds since its last signature (`idle_s`)."""
 
     account: bytes
     pending_count: int

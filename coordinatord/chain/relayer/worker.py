@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 # Pause after a node did not answer.
 _RETRY_PAUSE_S: Final = 0.25
-# Longest wait before the queue is read without a notification, and the interval of its metrics.
+# Longest wait for a notification before the queue is read anyway. Also the interval of the queue's metrics.
 _QUEUE_POLL_INTERVAL_S: Final = 2.0
 # Interval of account reads while the head is unchanged.
 _ACCOUNT_REFRESH_INTERVAL_S: Final = 1.0
@@ -119,8 +119,8 @@ class _Worker:
             await self._account.read(self._rpc, block)
             self._account_read_at = anyio.current_time()
             self._record_fee_metrics()
-            # Without the signer, signed transactions are still followed and sent. The next read of the head tries
-            # again.
+            # Without the signer, signed transactions are still followed and sent. The repair is tried again at the next
+            # head.
             with suppress(SignerUnavailable):
                 await repair_nonces(self._role_connection, self._rpc, self._account, block)
             self._wake_signing()
@@ -132,7 +132,7 @@ class _Worker:
     def _record_fee_metrics(self) -> None:
         account = self._account
         if self._settings.replacements_only:
-            # These metrics belong to the account that still relays.
+            # Another account relays, and sets these metrics.
             return
         metrics.relay_fees_above_ceiling.set(account.fee_ceiling.is_below(account.fee_market))
         metrics.relay_gas_price.labels("base_fee").set(account.fee_market.base_fee)
@@ -196,8 +196,8 @@ class _Worker:
     async def _run_decision(
         self, description: str, decide: Callable[[], Awaitable[None]], *, may_change_node: bool = False
     ) -> bool:
-        """Make one decision with the answers of one node. Return False when the node or the signer failed. Errors of
-        the database end the term."""
+        """Make one decision with the answers of one node. Return False when the node or the signer failed. An error of
+        the database is raised, and this process gives up the role."""
         try:
             async with self._rpc.decision(may_change_node=may_change_node):
                 await decide()

@@ -38,7 +38,7 @@ _ALWAYS_ALLOWED_COMMAS: Final = 1000
 _MIN_BYTES_PER_COMMA: Final = 16
 # Batch size that common RPC services accept.
 CALLS_PER_REQUEST: Final = 100
-# Size limit of a batch. Hex takes twice the bytes that it encodes.
+# Limit on the bytes of a batch. Binary values take two bytes of hex for each byte.
 _MAX_REQUEST_BYTES: Final = 2_000_000
 # 0x and 256 bits.
 _MAX_QUANTITY_CHARS: Final = 66
@@ -107,7 +107,8 @@ class Rpc:
 
     @property
     def other_nodes(self) -> Sequence["Rpc"]:
-        """Other fit nodes of the chain. Results are checked against them, and transactions are also sent to them.
+        """Other nodes of the chain that are fit (see `Nodes.fit_nodes`). Results are checked against them, and
+        transactions are also sent to them.
 
         Empty if only one node is configured, or if each request may go to any fit node.
         """

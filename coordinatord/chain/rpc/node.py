@@ -136,7 +136,7 @@ class Node:
 
 
 def rejects_client(status: int, answer: bytes) -> bool:
-    """Return True if the endpoint rejected the client (unauthorised or rate-limited) without a verdict on the call."""
+    """Return True if the endpoint rejected the client (unauthorised or rate-limited) instead of answering the call."""
     if status in _REJECTED_STATUSES:
         return True
     if status >= HTTPStatus.BAD_REQUEST and answer.lstrip()[:1] not in (b"{", b"["):

@@ -64,7 +64,7 @@ class BatchedReads(Generic[K, V]):
         self._max_keys = max_keys
         self._waiting: dict[K, list[asyncio.Future[V | _Turn]]] = {}
         self._running = 0
-        self._turn_given = False  # a caller has the turn and has not begun its read
+        self._turn_given = False  # a caller was chosen for the next read and has not begun the read
 
     async def get(self, key: K) -> V:
         """Return the value of the key. If a read fails, every caller whose key is in that read gets the error."""

@@ -41,7 +41,7 @@ _RETRIED_ERRORS = (
 # Number of connections that all `PreparedConnection`s of a process share.
 PREPARED_CONNECTION_COUNT: Final = 3
 STATEMENT_TIMEOUT_S: Final = 10.0
-# Roles run longer statements on their dedicated connections.
+# Processes that hold a role run longer statements, on their dedicated connections.
 _ROLE_TIMEOUT_FACTOR: Final = 10
 # Seconds by which the server's statement timeout exceeds the client's.
 _SERVER_MARGIN_S: Final = 5.0

@@ -4,7 +4,7 @@ from typing import Final
 
 import attrs
 
-# SQL expressions for both parts of the epoch on a primary. Every role may read them.
+# SQL expressions for both parts of the epoch on a primary. Every PostgreSQL role may read both.
 SYSTEM_IDENTIFIER_SQL: Final = "(select system_identifier from pg_control_system())"
 TIMELINE_SQL: Final = "('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint"
 

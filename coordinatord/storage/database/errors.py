@@ -30,7 +30,8 @@ def is_program_bug(error: BaseException) -> bool:
 
 @contextmanager
 def retryable_errors() -> Iterator[None]:
-    """Raise Retryable for errors of the database, except bugs. Only roles use asyncpg outside of this block."""
+    """Raise Retryable for errors of the database, except bugs. All code uses asyncpg within this context, except code
+    that holds a role."""
     try:
         yield
     except DATABASE_ERRORS as error:

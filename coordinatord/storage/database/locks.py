@@ -63,7 +63,7 @@ async def hold_role(
     database: Database, role: str, work: Callable[["asyncpg.Connection[asyncpg.Record]"], Awaitable[None]]
 ) -> None:
     """Run `work` whenever this process holds `role`, until cancelled. `work` gets the connection with the lock. Each
-    term begins with a confirmed commit."""
+    term (the time for which the role is held) begins with a commit that the database has confirmed."""
     key = lock_key(role)
     while True:
         try:

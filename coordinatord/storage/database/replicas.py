@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 _READ_TIMEOUT_S: Final = 1.0
 _MIN_SKIP_DURATION_S: Final = 0.05
 _MAX_SKIP_DURATION_S: Final = 15.0
-# A standby may be unreachable, cancel a read that conflicts with its replay, or lack a migration.
+# Errors of a standby that is unreachable, cancels a read that conflicts with its replay, or lacks a migration.
 _REPLICA_ERRORS: Final = (Retryable, *DATABASE_ERRORS, ValueError)
 
 S = TypeVar("S")
@@ -80,7 +80,8 @@ class IndexSource(Generic[S]):
         self._position = position
 
     async def read(self, query: Callable[[S], Awaitable[tuple[Snapshot, T]]]) -> tuple[Snapshot, T]:
-        """Return the result of `query`, which reads rows and the index's position in one statement."""
+        """Return the index's position and the rows, both read by `query` in one statement. Read the primary if no
+        standby has a current answer."""
         available = [(replica, source) for replica, source in self._standbys if not replica.is_skipped]
         if available:
             replica, source = available[next(self._turns) % len(available)]

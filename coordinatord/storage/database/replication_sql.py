@@ -6,7 +6,7 @@ import attrs
 
 from coordinatord.storage.database.connections import Connection
 
-# A role without the rights of pg_read_all_stats sees the standbys without their states.
+# A PostgreSQL role without the rights of pg_read_all_stats sees the standbys without their states.
 _READ_REPLICATION: Final = (
     "select current_setting('synchronous_standby_names') as names, current_setting('synchronous_commit') as commits,"
     " current_setting('fsync')::boolean as fsync, count(*) as standbys,"
@@ -20,8 +20,8 @@ _REPLICATED_COMMIT_MODES: Final = ("on", "remote_write", "remote_apply")
 @attrs.frozen(slots=True)
 class Replication:
     """State of replication. `standby_names` is the setting synchronous_standby_names. `standby_count` counts connected
-    standbys. `hidden_count` counts standbys with a state that this role may not see. `lag_s` is the lag of the slowest
-    standby."""
+    standbys. `hidden_count` counts standbys whose state this PostgreSQL role may not see. `lag_s` is the lag of the
+    slowest standby."""
 
     standby_names: str
     synchronous_commit: str

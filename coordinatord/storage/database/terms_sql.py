@@ -1,4 +1,5 @@
-"""Begin a term of a role with a confirmed commit, and repair the database after a promotion.
+"""Begin a term (the time for which one process holds a role) with a confirmed commit, and repair the database after a
+promotion.
 
 An asynchronous standby may lack the last commits of the primary that it replaces, and would assign their ids again. So
 the first role holder after a promotion moves every sequence forward. It also logs a `reset` event, after which readers
@@ -31,7 +32,8 @@ _APPEND_RESET: Final = (
 
 
 async def begin_term(connection: Connection) -> None:
-    """Write to the epoch's row and wait for the commit. On a new epoch, move the sequences and log a `reset` event.
+    """Write the row of `server_epoch` and wait for the commit. If the cluster or the timeline has changed, move the
+    sequences and log a `reset` event.
 
     A role calls this before it acts. With synchronous replication, the commit proves that the standby has everything
     that was committed before, so the term cannot act on a row that a failover would take back. Raise CommitUnconfirmed

@@ -69,6 +69,8 @@ class _RowWriter:
         )
 
     async def _attach_all(self, database: Database, ended: list[_EndedHold]) -> dict[_EndedHold, None]:
+        """End these holds, and keep their objects for the retention period. Return None for each hold, as BatchedReads
+        requires."""
         async with database.connection() as connection:
             await objects_sql.attach_objects(connection, Counter(hold.key for hold in ended), self._retention)
         return dict.fromkeys(ended)
@@ -194,7 +196,7 @@ class Containers:
             log.warning("object left to the janitor", key=hold.key, reason=error.message)
 
     async def remove(self, key: str) -> None:
-        """Remove an object after its removal was leased."""
+        """Remove an object whose removal the caller has leased."""
         await self._pins.delete(key)
         async with self._database.connection() as connection:
             await objects_sql.delete_object_row(connection, key)
@@ -207,6 +209,6 @@ def container_key(job_id: bytes) -> str:
 
 
 def result_key(job_id: bytes, result: bytes) -> str:
-    """Return the key of a result. It contains the result's hash, because a job does not commit to a result, and a later
-    attempt must not overwrite the settled result."""
+    """Return the key of a result. The key contains the result's hash, because a job does not commit to a result, and a
+    later attempt must not overwrite the settled result."""
     return f"results/{job_id.hex()}/{hashlib.sha256(result).hexdigest()}"

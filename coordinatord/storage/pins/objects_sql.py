@@ -195,8 +195,8 @@ STORED_KINDS: Final = ("containers", "results", "inputs", "batch_files", "batche
 
 @attrs.frozen(slots=True)
 class StoredSums:
-    """Sums for one owner, maintained by triggers on files, objects and batches. `has_earned` means that the owner has a
-    settled job or is a listed provider."""
+    """Sums of one owner's stored bytes and rows, maintained by triggers on files, objects and batches. `has_earned`
+    means that the owner has a settled job or is a listed provider."""
 
     bytes: int
     rows: int

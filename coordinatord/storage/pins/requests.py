@@ -35,7 +35,8 @@ _ANSWER_TIMEOUT_S: Final = 90.0
 # Larger content is hashed in a thread, so that the event loop is not blocked.
 _INLINE_HASH_BYTES: Final = 1 << 16
 _CLOCK_COMPARE_INTERVAL_S: Final = 60.0
-# Clock difference up to which the time is not corrected. Stores reject signatures that are 15 minutes old.
+# Clock difference up to which the local time is not corrected. Far below the 15 minutes after which stores reject
+# signatures.
 _CLOCK_TOLERANCE_S: Final = 60.0
 # Maximum of the first random pause. The maximum doubles with each further pause.
 _FIRST_RETRY_PAUSE_S: Final = 0.1
@@ -136,7 +137,8 @@ class RequestSigner:
         key        derived from the secret with one HMAC per part of the scope; valid for one day
         request    method ⏎ path ⏎ query, in order of names ⏎ signed headers ⏎ ⏎ their names ⏎ hex(sha256(content))
 
-    A batch signs a request for every line, and botocore's signer takes ten times as long. Tests compare with botocore.
+    botocore's signer takes ten times as long, and a batch signs a request for every line. Tests compare the signatures
+    with botocore's.
     """
 
     def __init__(

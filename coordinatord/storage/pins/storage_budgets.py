@@ -44,9 +44,9 @@ class StorageBudgets:
     """Limits on the bytes and rows stored for one owner, checked in the transaction that adds to them. 0 means no
     limit.
 
-    An owner without a settled job has a small allowance (`new_`), and an owner with a settled job has a large allowance
-    (`earned_`). Wallets are free to create, so all owners without a settled job also share a ceiling (`newcomers_`).
-    Results of settles and output files of batches count but are never refused: a settle frees a client's money.
+    An owner without a settled job has a small allowance, and an owner with a settled job has a large allowance. Wallets
+    are free to create, so all owners without a settled job also share a ceiling. Results of settles and output files of
+    batches count but are never refused: refusing a settle would keep the client's payment locked.
     """
 
     max_newcomer_bytes: int
