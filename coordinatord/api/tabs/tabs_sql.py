@@ -143,7 +143,7 @@ async def restore_readers(connection: PreparedConnection, readers: Sequence[Read
 async def take_frames(connection: PreparedConnection, readers: Mapping[ReaderKey, int]) -> TakenRows:
     """Delete and return the oldest waiting frames of each reader. A reader maps to the id of the last row that was
     delivered to it, so that the index scan skips deleted rows. Rows with smaller ids that are stored later are not
-    delivered, but exist only if the sender posts concurrently."""
+    delivered to this reader, but exist only if the sender posts concurrently."""
     taken = TakenRows({}, set(), set())
     columns = zip(*map(attrs.astuple, readers), strict=True)
     for row in await connection.fetch(_TAKE_FRAMES, *columns, list(readers.values())):
