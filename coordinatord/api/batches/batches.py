@@ -146,7 +146,7 @@ class BatchService:
         return snapshot, found[:limit], len(found) > limit
 
     async def cancel(self, owner: bytes, batch_id: str) -> BatchAtSnapshot | None:
-        """Stop posting lines of a batch. Its jobs stay as they are. Return None if the batch does not exist."""
+        """Stop posting lines of a batch. Jobs that were posted continue. Return None if the batch does not exist."""
         found = await self.find(owner, batch_id)
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""Checks of single batch lines that read neither the chain nor the database. POST /v1/jobs runs the same checks."""
+"""Checks of batch lines one by one, without reading the chain or the database. POST /v1/jobs runs the same checks."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain

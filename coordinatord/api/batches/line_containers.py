@@ -30,8 +30,9 @@ class LineContainers:
         container could not be stored.
 
         The containers count towards their owners' storage budgets. A full budget does not reject them, because the
-        coordinator has already accepted their file. The containers stay held until the caller releases them in its own
-        transaction. If the process crashes before that, the janitor later decides whether to remove the containers.
+        coordinator has already accepted their file. The containers stay held, and so are not removed, until the caller
+        releases them in its transaction. If the process crashes before that, the janitor later decides whether to
+        remove the containers.
         """
         if not contents:
             return {}

@@ -34,8 +34,8 @@ class BatchPost:
 @attrs.frozen(slots=True)
 class Allowance:
     """Limits on the posts of one owner. `spending` has the estimated gas of one post, and the owner's gas limits.
-    `headroom` is the owner's balance left for posts that the index does not show at block `block_number`, or None if
-    the balance is unknown."""
+    `headroom` is the part of the owner's balance that is left to pay for posts that are not indexed at `block_number`,
+    or None if the balance is unknown."""
 
     spending: Spending
     headroom: int | None

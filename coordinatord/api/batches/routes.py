@@ -171,7 +171,8 @@ class BatchRoutes:
     async def create(self, request: Request) -> Response:
         body: BatchBody | PlanBody = request.body
         if isinstance(body, PlanBody):
-            return responses.not_retryable(402, await self.planner.plan_models(body))  # a plan is not an error
+            # The body of this 402 is a plan in place of an error.
+            return responses.not_retryable(402, await self.planner.plan_models(body))
         created = await self.batches.create(request.owner, body, request.headers.get(_IDEMPOTENCY_KEY))
         return responses.ok(answers.batch_shape(created))
 

@@ -11,7 +11,7 @@ async def set_errors(connection: Connection, batch_id: str, errors: str) -> None
 
 
 async def fail_batch(connection: Connection, batch_id: str) -> None:
-    """Fail a whole batch. None of its lines has been posted."""
+    """Fail a whole batch. Call this only before any of the batch's lines has been posted."""
     await connection.execute("update batches set failed_at = clock_timestamp() where id = $1", batch_id)
     await connection.execute("delete from batch_work where batch_id = $1", batch_id)
     await notify_outbox(connection, BATCH_MOVED, batch_id)

@@ -1,4 +1,4 @@
-"""Check that jobs can be paid before they are leased to a provider.
+"""Check that owners can pay for their jobs, before the jobs are leased to a provider.
 
 An owner may move its funds or cancel an authorisation while its jobs are open.
 """

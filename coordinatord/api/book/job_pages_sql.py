@@ -97,8 +97,9 @@ class _JobListSql:
         self.direction = "desc" if job_filter.newest_first else "asc"
         self._state = None if job_filter.state is None else _STATES[job_filter.state]
         self._key = _ALL_JOBS_KEY  # number and key of the list in job_counts
-        self._conditions: list[str] = []  # the first condition selects the list to walk
-        # The list that is probably shortest comes first, and is walked.
+        self._conditions: list[str] = []  # the first condition selects the list to read
+        # The filter whose list is probably shortest comes first, because the statement reads the list of the first
+        # condition.
         for number, column, key, kind, value in (
             (2, "owner", "{}", "bytea", job_filter.owner),
             (3, "provider_id", "int8send({})", "bigint", job_filter.provider_id),
@@ -126,8 +127,8 @@ class _JobListSql:
 
     def walk_sql(self, limit: int, offset: int) -> str:
         """Return the SQL that walks the list from its start."""
-        # Usual limits are literals. With a parameter, the planner expects a tenth of the list, and plans every page of
-        # a long list again.
+        # Usual limits are literals. For a parameter, the planner would assume a tenth of the list as the limit, and
+        # plan every page of a long list again.
         is_usual = limit in (limits.DEFAULT_PAGE_ROWS, limits.MAX_PAGE_ROWS)
         return self._page_sql(
             [],
@@ -145,7 +146,7 @@ class _JobListSql:
         """Return the SQL that finds the chunk of the offset, and how many of the chunk's jobs come before the page."""
         start = self._bind_value(offset, "bigint")
         beyond = ""
-        if self._posted_before is not None and self.direction == "desc":  # the counted list starts beyond the bound
+        if self._posted_before is not None and self.direction == "desc":  # the counts also include newer jobs
             beyond = f" beyond as materialized (select {self._count_beyond_bound_sql()} as jobs),"
             start = f"({start} + (select jobs from beyond))"
         bits = _CHUNKS_PER_LARGE_CHUNK_BITS
@@ -179,8 +180,8 @@ class _JobListSql:
         return f"select chunk, sum(jobs) as jobs, {before} as before {counts} group by chunk"
 
     def _count_beyond_bound_sql(self) -> str:
-        """Return the SQL that counts the list's jobs beyond the bound. It adds the counts of large chunks, the counts
-        of small chunks, and the number of jobs between the bound and the end of its chunk."""
+        """Return the SQL that counts the list's jobs beyond the bound, the last ordinal within `posted_before`. The SQL
+        adds the counts of large chunks, of small chunks, and of jobs between the bound and the end of its chunk."""
         bound, small = "(select ordinal from bound)", f"(select ordinal >> {_CHUNK_BITS} from bound)"
         large = f"({small} >> {_CHUNKS_PER_LARGE_CHUNK_BITS})"
         large_end = f"({large} + 1) << {_CHUNKS_PER_LARGE_CHUNK_BITS}"

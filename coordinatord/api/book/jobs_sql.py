@@ -63,7 +63,7 @@ class JobRow:
 
     @property
     def reclaimable_at(self) -> int | None:
-        """Last second in which the provider can settle a claimed job. After this second, anyone may reclaim the job."""
+        """Second after which anyone may reclaim a claimed job. Until then, the provider can settle the job."""
         return self.claimed_at + self.sla_secs if self.state == JobState.CLAIMED else None
 
 

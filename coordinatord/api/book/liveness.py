@@ -1,8 +1,8 @@
 """Liveness of providers: a provider is live for a model while its last poll is recent.
 
-If a poll repeats the last stored poll within a quarter of the liveness time, the new poll is not stored at once. `run`
-stores the latest such poll, with the time of its arrival, before the stored poll expires. So ten thousand pollers cost
-a few writes a second, and liveness stays exact.
+A poll with the same free slots as the last stored poll, less than a quarter of the liveness time later, is not stored
+at once. `run` stores the latest such poll, with the time of its arrival, before the stored poll expires. So ten
+thousand pollers cost a few writes a second, and liveness stays exact.
 """
 
 import time

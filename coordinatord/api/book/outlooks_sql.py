@@ -27,9 +27,9 @@ class PollOutlook:
     has_leases: bool
 
 
-# `order by … limit 1` in place of `exists` makes PostgreSQL read the index of open bids. The arrays are in subqueries,
-# so that plans do not depend on their lengths. Otherwise PostgreSQL would plan each read of a few pollers again, which
-# takes milliseconds.
+# `order by … limit 1` in place of `exists` makes PostgreSQL read the index of open jobs that any provider may claim.
+# The arrays are in subqueries, so that plans do not depend on their lengths. Otherwise PostgreSQL would plan each read
+# of a few pollers again, which takes milliseconds.
 _SELECT_OUTLOOKS: Final = f"""
     with pollers as (
         select * from unnest((select $1::bigint[]), (select $2::bigint[])) as a(provider_id, model_id)),

@@ -3,7 +3,7 @@
     POST /v1/jobs ─► post queued ─► offer stored, notice ─► every process wakes one waiting poll ─► one takes the offer
                                                    the offer does not suit that poll ─► the next poll is woken
     claim ─► queued behind the post.    no claim within a second ─► offered to the next provider.
-    post and claim ended ─► deleted within a second; a refused claim frees the job's lease
+    post and claim ended ─► offer deleted within a second; a refused claim frees the job's lease
 
 Only polls that request pending offers get any. A lost offer costs nothing, because the job enters the book when its
 post is mined.
@@ -98,7 +98,7 @@ class PendingOffers:
         return await self._database.transact(claim)
 
     async def read_claimed_terms(self, job_id: bytes, provider_id: int) -> RegisteredJob | None:
-        """Return the terms of a job with a pending post, if the provider has claimed it."""
+        """Return the terms of a job with a pending post, if the provider has claimed the job."""
         async with self._database.connection() as connection:
             return await pending_offers_sql.read_claimed_terms(connection, job_id, provider_id)
 

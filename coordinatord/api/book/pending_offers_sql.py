@@ -122,7 +122,7 @@ async def take_offers(
 
 
 async def notify_unclaimed_offers(connection: PreparedConnection, taken_offers: Sequence[tuple[bytes, int]]) -> None:
-    """Notify every process of the offers that the given providers took last and did not claim."""
+    """Notify every process of the offers that the given providers did not claim and no other provider took since."""
     await connection.fetch(
         "with lapsed as (select o.model_id, o.designated from pending_offers o"
         " join unnest($1::bytea[], $2::bigint[]) as g(job_id, provider_id) on g.job_id = o.job_id"
@@ -134,8 +134,8 @@ async def notify_unclaimed_offers(connection: PreparedConnection, taken_offers: 
 
 
 async def claim_offer(connection: Connection, job_id: bytes, provider_id: int, *, seconds: int) -> RegisteredJob | None:
-    """Bind an offer to the provider that took it last, and lease it the job for `seconds`. Return None for any other
-    provider, or if the post has ended."""
+    """Bind an offer to the provider that took the offer last, and lease the job to this provider for `seconds`. Return
+    None for any other provider, or if the post has ended."""
     row = await connection.fetchrow(
         "with offer as (select o.job_id, o.model_id from pending_offers o"
         " where o.job_id = $1 and o.offered_to[cardinality(o.offered_to)] = $2"

@@ -29,8 +29,8 @@ from coordinatord.storage.database.batched_reads import BatchedReads, IndexRead,
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.snapshot_sql import Snapshot
 
-# Concurrent leasing transactions of one process. More would take pooled connections from other requests. Polls wait for
-# their turn, because waiting for a pooled connection would time out.
+# Concurrent leasing transactions of one process. More would take pooled connections from other requests. Further polls
+# wait for one of these transactions to end, because waiting for a pooled connection would time out.
 _MAX_LEASING_TRANSACTIONS: Final = 2
 _MAX_LEASE_ROUNDS: Final = 3
 _EXPIRED_LEASE_CHECK_INTERVAL_S: Final = (
@@ -49,7 +49,7 @@ class PollAnswer:
 
 @attrs.frozen(slots=True)
 class FoundWork:
-    """Jobs and offers that one search found. `outlook` was read just before leasing."""
+    """Jobs and offers that one search found. `outlook` has the facts about them that were read just before leasing."""
 
     answer: PollAnswer
     outlook: PollOutlook
@@ -178,8 +178,8 @@ class PollService:
         return FoundWork(PollAnswer(snapshot, _select_page(poll, rows), offers), outlook)
 
     async def _lease_funded(self, poll: Poll) -> tuple[Snapshot, list[JobRow]]:
-        """Lease jobs, replace new ones that cannot be paid, and return the jobs that the provider holds, oldest
-        first."""
+        """Lease jobs, and replace newly leased jobs that their owners cannot pay for. Return the jobs that the provider
+        holds, oldest first."""
         # An open job has no provider, so a poll that filters by provider leases no jobs.
         free_slots = 0 if poll.job_filter.provider_id else poll.free_slots
         for _ in range(_MAX_LEASE_ROUNDS):

@@ -30,13 +30,13 @@ _JOB_POSTED_TOPIC: Final = hex_of(
         "string,bytes)"
     )
 )
-# Enough for two days, the longest life of a job: with a block every 2 s, these are 18 ranges of the default width.
+# Two days, the longest life of a job, are 18 ranges of the default width if a block takes 2 s. The others are a margin.
 _MAX_LOG_RANGES: Final = 24
 
 
 @attrs.frozen(slots=True)
 class PostedJobs:
-    """Reads the terms of jobs. Settles and fails must not wait for the index, so a job that is not indexed is searched
+    """Reads the terms of jobs. Settles and fails must not wait for the index, so a job that is not indexed is looked up
     in the logs, newest blocks first. A false log does no harm, because the registry rejects wrong terms, and the job id
     is a hash over the owner."""
 

@@ -31,7 +31,7 @@ from coordinatord.http.routing import (
 )
 from coordinatord.http.streaming import HeldResponse
 
-_REQUESTS_PER_SECOND_OF_WALK: Final = 100  # each 10 ms of a walk counts as one request of the caller
+_REQUESTS_PER_SECOND_OF_WALK: Final = 100  # each 10 ms of reading rows counts as one request
 _JOB_PARAMETERS = {
     "state": Parameter(
         Choice(("Open", "Claimed", "Settled", "Cancelled")),
@@ -90,7 +90,7 @@ _WHY_EXAMPLE = {"state": 0}
 
 @attrs.frozen(slots=True)
 class BookRoutes:
-    """`buckets` limits requests per caller. A page that walks many rows counts as several requests."""
+    """`buckets` limits requests per caller. A page whose query reads many rows counts as several requests."""
 
     reads: IndexReads
     polls: PollService
@@ -221,7 +221,7 @@ class BookRoutes:
     async def _page_response(self, request: Request, job_filter: JobFilter, limit: int, offset: int) -> Response:
         began = self.clock()
         snapshot, rows = await self.reads.lists.read(lambda database: read_page(database, job_filter, limit, offset))
-        if not job_filter.has_counts:  # PostgreSQL walked rows up to the page
+        if not job_filter.has_counts:  # PostgreSQL read all rows up to the page
             await self.buckets.wait_and_take(request.caller, (self.clock() - began) * _REQUESTS_PER_SECOND_OF_WALK)
         return page_response(request, snapshot, "jobs", rows, bodies.job_shape)
 

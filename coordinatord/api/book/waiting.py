@@ -1,9 +1,9 @@
 """Waiting polls, and the choice of the polls that a new job wakes.
 
-A job goes to one provider, so waking every poll for its model would cost as much as short polls. New jobs wake as many
-polls as they can fill, longest waiting first. A woken poll that cannot take the job (for example because its rates are
-too high) wakes the next poll. So does a woken poll that ends before it has looked for jobs. The same news wakes each
-poll at most once.
+A job goes to one provider. Waking every poll for its model would cost as much as polls that do not wait. So new jobs
+wake only as many polls as they can fill, longest waiting first. A woken poll that cannot take the job (for example
+because its rates are too high) wakes the next poll. So does a woken poll that ends before it has looked for jobs. The
+same news wakes each poll at most once.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ PollQueue = dict[WaitingPoll, None]  # polls in the order of their arrival
 
 
 class WaitingPolls:
-    """Waiting polls of a process. `on_events` watches the event hub, `wake_for_offer` the notices of pending offers."""
+    """Waiting polls of a process. The event hub calls `on_events`. Notices of offers call `wake_for_offer`."""
 
     def __init__(self) -> None:
         self._by_model: defaultdict[int, PollQueue] = defaultdict(dict)
@@ -72,8 +72,8 @@ class WaitingPolls:
 
     @contextmanager
     def register(self, poller: PollKey, free_slots: int, *, wants_offers: bool = False) -> Iterator[WaitingPoll]:
-        """Register a poll while the block runs. Look for jobs inside the block, so that no news after the look is
-        missed."""
+        """Register a poll while the `with` block runs. The caller looks for jobs inside the block, so that it misses no
+        news after it has looked."""
         poll = WaitingPoll(poller, free_slots, self._news_count, wants_offers=wants_offers)
         queues = ((self._by_model, poller.model_id), (self._by_provider, poller.provider_id))
         for queue, key in queues:

@@ -1,4 +1,4 @@
-"""Explanation of why a job is unclaimed: providers that could take it, reasons of the others, and changes that help.
+"""Explanation of why a job is unclaimed: providers that could take it, what keeps others from it, changes that help.
 
 The answer contains public data of the chain and the quotes. It also contains the lease of this job, because the holder
 of the lease is about to claim the job publicly. A provider's other leases and its number of free slots stay private.

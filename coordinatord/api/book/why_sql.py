@@ -1,7 +1,7 @@
 """Facts about an open job and the providers of its model, to explain why no provider claims the job.
 
-The query reads the views that polls and quotes read, which have a column for each condition. Every part of the query
-uses an index and has a limit, so that the answer costs no more than a page of the job book.
+The query reads the same views as polls and quotes. These views have a column for each condition. Every part of the
+query uses an index and has a limit, so that the answer costs no more than a page of the job book.
 """
 
 from collections import defaultdict
@@ -25,7 +25,8 @@ _MAX_WINDOWS_PER_PROVIDER: Final = 16
 @attrs.frozen(slots=True)
 class OpenJob:
     """Open job. `leased_to` is 0 while the job is held back, and None for a free job. `seconds_left` is the time until
-    the job's lease expires. `older_bids` is the number of older free bids for the model."""
+    the job's lease expires. `older_bids` is the number of older jobs of the model that are neither leased nor
+    designated to a provider."""
 
     row: JobRow
     snapshot: Snapshot

@@ -1,4 +1,4 @@
-"""Verdict on a job: one code and one sentence."""
+"""Verdict on why a job is unclaimed, or on how it was claimed or ended: one code and one sentence."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -72,7 +72,7 @@ class Custody(Protocol):
         """Return evidence for a key of this escrow."""
 
     async def open_wrap(self, seed_wrap: bytes) -> bytearray | None:
-        """Return the seed under a wrap, or None if no key opens it. The caller must wipe the seed."""
+        """Return the seed that is sealed in a wrap, or None if no key opens the wrap. The caller must wipe the seed."""
 
     async def has_lost_keys(self) -> bool:
         """Return True when a wrap that does not open may have been sealed to a lost key of this escrow."""

@@ -2,8 +2,8 @@
 
 An instance without a peer mints a generation when it starts and whenever the next generation is due. An instance with a
 peer uses the peer's generations. It mints a generation only if the newest has expired without a successor. This happens
-if the peer is down, or waits for this instance. The database records which keys this deployment announced. When an
-instance obtains its first keys, it marks all other recorded keys as lost.
+if the peer is down, or if the peer waits for a generation of this instance. The database records which keys this
+deployment announced. When an instance obtains its first keys, it marks all other recorded keys as lost.
 """
 
 from collections.abc import Awaitable, Callable

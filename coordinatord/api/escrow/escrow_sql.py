@@ -29,8 +29,8 @@ async def record_keys(connection: Connection, held_keys: Sequence[GenerationRow]
 
 
 async def mark_lost(connection: Connection, held_keys: Sequence[bytes], now_ms: int) -> list[bytes]:
-    """Mark announced keys that are not among `held_keys` as lost, and return them. Delete the records of other keys
-    that were never announced."""
+    """Mark the announced keys that are not among `held_keys` as lost, and return these keys. Delete the records of keys
+    that are neither held nor announced yet."""
     await connection.execute(
         "delete from escrow_generations where announced_from > $1 and public_key <> all($2)", now_ms, held_keys
     )

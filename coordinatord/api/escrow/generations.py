@@ -74,7 +74,7 @@ class Generations:
         return not self._held or self._held[-1].announced_from_ms + self._rotate_every_ms - self._lead_ms <= now
 
     def is_overdue(self, now: int) -> bool:
-        """Return True when the newest generation has expired without a successor."""
+        """Return True when a successor of the newest generation should be announced, but none was minted."""
         return not self._held or self._held[-1].announced_from_ms + self._rotate_every_ms <= now
 
     def mint(self, now: int) -> Generation:

@@ -1,7 +1,7 @@
 """Secret X25519 keys in wipeable memory. They are never printed.
 
 Every escrow secret that outlives a request is a bytearray of this module, because Python's `bytes` cannot be wiped. Two
-kinds of secrets cannot be wiped. Operator keys are text of the configuration, and HKDF derives `bytes` from these keys.
+kinds of secrets are exceptions. Operator keys are text of the configuration, and HKDF derives `bytes` from these keys.
 Payload keys exist as `bytes` for a moment, between their derivation and their sealing.
 """
 

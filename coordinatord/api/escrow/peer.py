@@ -1,7 +1,7 @@
 """Pull escrow keys from a peer instance through POST /handover.
 
-The transport is not trusted. The peer seals the keys to a key pair that lives for one request. An operator known to
-this instance signs both the request and the keys.
+The transport is not trusted. The peer seals the keys to a key pair that lives for one request. This instance signs the
+request with an operator key, and accepts only keys that are signed by an operator known to this instance.
 """
 
 from collections.abc import AsyncIterator

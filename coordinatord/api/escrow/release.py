@@ -1,8 +1,9 @@
 """POST /release: give a job's payload key to the provider that holds its claim.
 
-Cheap checks run first: the time, then the signature, then the chain. The wrap is compared with the commitment before
-any key is tried. The response has the payload key that belongs to the job's owner, and never the seed. So a stranger
-who posts a copied container under another order obtains nothing.
+Cheap checks run first: the time, then the signature, then the chain. The seed wrap (the seed, sealed to an escrow key)
+is compared with the job's commitment before any key is tried. The response never has the seed. It has the payload key
+that is derived from the seed and the job's owner, so a stranger who posts a copied container as a job obtains another
+key.
 """
 
 from collections.abc import Callable, Sequence

@@ -20,7 +20,7 @@ _KIND_BY_STATE: Final = {(int(state), int(because)): kind for kind, (state, beca
 
 @attrs.frozen(slots=True)
 class LoggedEvent:
-    """Row of the event log. In a reset, the fields from `job_id` on are not set."""
+    """Row of the event log. A reset, which replaces all earlier events, leaves the fields from `job_id` on unset."""
 
     id: int
     kind: EventKind

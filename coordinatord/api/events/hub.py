@@ -82,8 +82,8 @@ class EventHub:
         self, event_filter: EventFilter, after_id: int | None, wait_for_turn: WaitForTurn = anyio.lowlevel.checkpoint
     ) -> AsyncIterator[tuple[Listener, int]]:
         """Yield a listener, and the id after which the listener begins. With `after_id`, the listener first receives
-        the events since that id in pieces, or a reset if the log does not reach back that far. `wait_for_turn` is
-        called before each piece except the first.
+        the events since that id in pieces, or a reset if the log does not reach back that far. `wait_for_turn`, which
+        waits while the caller exceeds its rate limit, is called before each piece except the first.
 
         Raise Retryable while the log has not been read yet.
         """
@@ -124,7 +124,7 @@ class EventHub:
             reset = events_sql.to_reset_event(self._recent[-1])
             after_id = reset.id
             yield [reset]
-        first = is_known  # the first piece needs no turn, because the request already counted for it
+        first = is_known  # the first piece does not wait, because the request already counted for it
         while after_id < self.newest_id:
             if not first:
                 await wait_for_turn()

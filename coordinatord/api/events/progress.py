@@ -1,7 +1,7 @@
 """Progress of a job: its state, and its ops that are not mined yet.
 
 An op in the outbox (`stored`) cannot be lost, because this process or another will send it. An op is not final before
-it is mined, so each step names its evidence.
+it is mined, so each step names the evidence that it rests on.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,6 +16,8 @@ from common.scalars import hex_of
 from coordinatord.api.events.progress_sql import IndexedJob, JobWithOps, RelayedOp
 
 _OP_ORDER: Final[tuple[ProgressOp, ...]] = ("post", "claim", "settle", "fail", "cancel", "reclaim")
+
+# Evidence that a step rests on, by the state of its op in the outbox. A dropped op counts as refused.
 _EVIDENCE_BY_RELAY_STATE: Final[dict[str, RestsOn]] = {
     "queued": "stored",
     "signed": "broadcast",

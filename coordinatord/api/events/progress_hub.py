@@ -1,6 +1,6 @@
-"""Progress hub: reads the progress of jobs, and wakes the streams that follow progress when the outbox moves.
+"""Progress hub: reads the progress of jobs. When the outbox changes, wakes the streams that follow progress.
 
-Events of the index wake the stream of their job already. No notice reports that an op was signed, so all streams are
+The event hub wakes a job's stream for changes in the index. No notice reports that an op was signed, so all streams are
 also woken once a second.
 """
 

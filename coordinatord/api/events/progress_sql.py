@@ -1,4 +1,4 @@
-"""Ops of a job in the outbox, and the job in the index."""
+"""Reads of a job in the index, together with the job's ops in the outbox."""
 
 from collections.abc import Sequence
 from typing import Final

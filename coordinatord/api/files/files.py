@@ -27,7 +27,7 @@ from coordinatord.storage.pins.store import PinnedObject, PinStore
 
 log = structlog.get_logger(__name__)
 
-# Minimum size of pieces that a thread processes. The upload reader's pieces are larger and pass unchanged.
+# Smaller pieces of a file are joined to at least this size. The pieces of an upload are larger already.
 _MIN_PIECE_BYTES: Final = 1 << 18
 
 

@@ -192,7 +192,7 @@ async def attach_file(
 
 
 async def shorten_lifetime(connection: Connection, file_id: str, seconds: int) -> None:
-    """Let a file expire within `seconds` from now. Call this only before the owner has read its `expires_at`."""
+    """Let a file expire within `seconds` from now. Call this before the owner can read the file's `expires_at`."""
     await connection.execute(
         "update files set expires_at = least(expires_at, clock_timestamp() + $2 * interval '1 second') where id = $1",
         file_id,
@@ -201,8 +201,8 @@ async def shorten_lifetime(connection: Connection, file_id: str, seconds: int) -
 
 
 async def attach_files_of_jobs(connection: Connection, retention_seconds: int, *, within_seconds: float) -> None:
-    """Attach files that expire within `within_seconds` although a job names them. Their op took effect after its client
-    had disconnected, so no request attached them."""
+    """Attach files that expire within `within_seconds` although a job names them. The op that named such a file took
+    effect after its client had disconnected, so no request attached the file."""
     await connection.execute(
         "update files f set attached = true, expires_at = f.created_at + $1 * interval '1 second'"
         " where not attached and expires_at < statement_timestamp() + $2 * interval '1 second'"

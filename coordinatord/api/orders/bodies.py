@@ -49,7 +49,7 @@ class MarketProbe:
 class OrderBody(Order):
     """Order signed by its owner. An order with `auth_sig`, `amount` and a container will be posted.
 
-    The class is a subclass of `Order`, so that a batch line needs no second object."""
+    The class is a subclass of `Order`, so that no second object is needed for the signed terms of a batch line."""
 
     c: bytes = body_field(BYTES32)
     model_id: int = body_field(UINT32)

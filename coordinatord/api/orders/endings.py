@@ -10,7 +10,7 @@ from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.relayer import endings_sql
 from coordinatord.storage.database.connections import Database
 
-# Limit on the log searches for one job. A job ends within two days, so more block ranges are not needed.
+# Limit on the log queries for one job, each for one range of blocks. A job ends within two days, so no more are needed.
 MAX_BLOCK_RANGES: Final = 400
 
 
@@ -18,7 +18,7 @@ MAX_BLOCK_RANGES: Final = 400
 class EndingFinder:
     """Finds the transactions that ended jobs.
 
-    Transactions of this deployment are in the outbox. Other transactions are searched in the chain's logs, from the
+    Transactions of this deployment are in the outbox. Other transactions are looked up in the chain's logs, from the
     block of the post on, and then stored. `blocks_per_search` is the number of blocks of one log query."""
 
     database: Database

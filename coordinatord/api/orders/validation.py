@@ -2,8 +2,8 @@
 
     order_faults       terms, signature                    from the body alone
     payment_faults     amount, payer's signature           from the body and the registry's fees
-    container_faults   inline container against `c`        from the body; hashing
-    upload_fault       upload against `c`                  from the file's row
+    container_faults   inline container matches `c`        from the body; hashing
+    upload_fault       upload matches `c`                  from the file's row
     find_faults        model, window, payer without code   from one request to the node
 
 `OrderChecks.find_failures` runs the last four for one order, and checks the owner's budget and balance. POST /v1/jobs
@@ -45,7 +45,8 @@ from coordinatord.chain.rpc.client import RpcCall
 from coordinatord.chain.rpc.views import Reverted, View, is_true, read_many
 
 MAX_BYTES_HASHED_IN_LOOP: Final = 1 << 16  # a longer container is hashed in a thread
-# Content id of a trial post. Its container is not stored yet, and the registry does not check the id.
+# Content id of a trial post, which the node only simulates. The order's container is not stored yet, and the registry
+# does not check the id.
 TRIAL_CID: Final = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"
 DUPLICATE_JOB: Final = "DuplicateJob"
 
@@ -135,9 +136,9 @@ async def read_chain_facts(
     windows: bool = False,
     trial: View | None = None,
 ) -> ChainFacts:
-    """Read models, payers and balances, each once, in one request. With `windows`, also read the allowed windows.
-    `trial` is a post for the node to simulate. Omit both for a batch: the relayer simulates each post, and the
-    simulation also checks the window."""
+    """Read each model, payer and balance once, in one request. With `windows`, also read the allowed windows. `trial`
+    is a post for the node to simulate. Omit both for a batch: the relayer simulates each post, and the simulation also
+    checks the window."""
     models = sorted({body.model_id for body in bodies})
     slas = sorted({body.sla_secs for body in bodies}) if windows else []
     owners = sorted({body.owner for body in bodies})
@@ -229,7 +230,7 @@ class OrderChecks:
         if facts.refusal is not None and is_valid:
             refused = _classify_revert(facts.refusal, body.owner, amount, balance)
             yield refused
-            if isinstance(refused, PredictedRefusal):  # the check of the promise below would fail for the same reason
+            if isinstance(refused, PredictedRefusal):  # the payment check below would fail for the same reason
                 return
         if findings.admitted_request is not None:
             findings.payment_promise = await self.solvency.promise_payment(

@@ -42,7 +42,7 @@ class RateRange:
 
 @attrs.frozen(slots=True)
 class PriceBucket:
-    """Rates of the jobs that were claimed from `since` on, for the width of a bucket."""
+    """Rates of the jobs that were claimed within one bucket of time, which begins at `since`."""
 
     since: int
     jobs: int

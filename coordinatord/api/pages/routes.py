@@ -247,7 +247,7 @@ _IF_NONE_MATCH: Final = {"if-none-match": Parameter(Text(1024), "etags of the cl
 
 @attrs.frozen(slots=True)
 class PageRoutes:
-    """Routes of the page. There are none unless `enabled`."""
+    """Routes of the market's page. Without `enabled`, the list of routes is empty."""
 
     enabled: bool = True
     files: dict[str, StaticFile] = attrs.field(factory=market_page_files)

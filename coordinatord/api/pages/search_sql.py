@@ -13,8 +13,8 @@ _JOB_ID_BYTES: Final = 32
 _ADDRESS_BYTES: Final = 20
 _EMPTY_RANGE: Final = (b"\x01", b"\x00")
 
-# The recursion finds each owner by one index probe instead of a scan, because an owner may have millions of jobs.
-# PostgreSQL before 18 has no min(bytea).
+# The recursion finds each owner by one index probe instead of a scan, because an owner may have millions of jobs. The
+# probes use `order by … limit 1`, because PostgreSQL before 18 has no min(bytea).
 _FIND_MATCHES: Final = f"""
 with recursive owners as (
     select (select j.owner from jobs j where j.owner between $3 and $4 order by j.owner limit 1) as owner, 1 as number

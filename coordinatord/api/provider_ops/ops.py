@@ -368,7 +368,7 @@ class OpService:
     async def _relay_exit(
         self, kind: RelayKind, job_id: bytes, calldata: bytes, op_signer: _OpSigner
     ) -> RelayedOutcome | QueuedRelay:
-        """Relay an op that ends a job. No budget limits such ops, because they free a client's money and cannot
+        """Relay an op that ends a job. No budget limits such ops, because they release a client's payment and cannot
         outnumber claims."""
         relay = NewRelay(
             kind=kind,

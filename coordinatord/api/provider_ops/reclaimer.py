@@ -1,7 +1,7 @@
-"""Reclaim claimed jobs that are past their window, so that owners get their money back without a request.
+"""Reclaim claimed jobs that are past their window, so that owners get their payments back without a request.
 
-One process at a time holds this role. Two concurrent reclaims of a job are harmless: the outbox joins them, and the
-chain accepts only one.
+One process at a time holds the role that queues reclaims. Two concurrent reclaims of a job are harmless: the outbox
+joins them, and the chain accepts only one.
 """
 
 from typing import Final

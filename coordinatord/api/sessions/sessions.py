@@ -28,7 +28,8 @@ from coordinatord.storage.database.prepared import PreparedConnection
 # Longest time until this process notices a revocation by another process.
 _MAX_REVOCATION_DELAY_S: Final = 0.05
 _MAX_CACHED_SESSIONS: Final = 65_536
-# The database's clock decides when a session ends and may change, so cached sessions are read again after this time.
+# The database's clock decides when a session ends. That clock may be adjusted, so cached sessions are read again after
+# this time.
 _MAX_CACHE_LIFETIME_S: Final = 60.0
 
 

@@ -21,8 +21,8 @@ _EXPIRES_AT_S: Final = "floor(extract(epoch from expires_at))::bigint"
 async def add_nonce(connection: Connection, nonce: str, address: bytes, caller: str) -> int:
     """Store a nonce, within a transaction. Return its expiry.
 
-    Beyond the cap, delete the oldest nonce of the caller with the most nonces for this address. On a tie, the
-    requesting caller loses one. So a stranger's requests displace only the stranger's nonces.
+    Beyond the cap on nonces of an address, delete the oldest nonce of the caller that has most of them. On a tie, the
+    requesting caller loses a nonce. So a stranger's requests displace only the stranger's nonces.
     """
     await _lock_address(connection, address)
     await connection.execute("delete from nonces where address = $1 and expires_at <= clock_timestamp()", address)
@@ -61,8 +61,8 @@ async def open_session(
 ) -> int | None:
     """Use up the nonce and open the session, within a transaction. Return the expiry, or None if the nonce is gone.
 
-    The delete lets only one of two requests with the same nonce through. If a transaction is repeated because its
-    commit was uncertain, it finds the session that it opened.
+    The delete succeeds for only one of two requests with the same nonce. A transaction that is repeated because its
+    commit was uncertain finds the session that the first attempt opened.
     """
     used = await connection.fetchval(
         "delete from nonces where nonce = $1 and address = $2 and expires_at > clock_timestamp() returning true",

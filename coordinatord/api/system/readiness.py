@@ -1,5 +1,5 @@
-"""Readiness of the index, computed from the indexed position and the node's head. Every process gives the same
-answer."""
+"""Readiness of the index, computed from the indexed position and the node's head, which are the same for every
+process."""
 
 import time
 from collections.abc import Callable
@@ -60,8 +60,8 @@ class ReadinessCheck:
         timeout_s: float = _READ_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        # A separate connection with a timeout. A statement of the pool would hang with the database, and callers would
-        # keep getting the last good report.
+        # A separate connection with a timeout. On a connection of the pool, a read would hang with the database, and
+        # callers would keep getting the last good report.
         self._connection = database.prepared_connection(timeout_s)
         self._timeout_s = timeout_s
         self._rpc = rpc

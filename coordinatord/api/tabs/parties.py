@@ -26,8 +26,8 @@ class _CachedParties:
 
 
 class PartyReads:
-    """Reads the parties of jobs. Caches the parties of a claimed job until the job's next event, so that most
-    posts of frames cost no read."""
+    """Reads the parties of jobs. Caches the parties of a claimed job for CACHE_LIFETIME_S, or until the job's next
+    event, so that most posts of frames cost no read."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self._connection = database.prepared_connection()

@@ -1,4 +1,5 @@
-"""Streams of this process that deliver the frames of tabs to clients."""
+"""Streams of this process that deliver the frames of tabs to clients. A tab is a claimed job whose owner and provider
+exchange sealed frames."""
 
 import secrets
 from collections.abc import AsyncIterator, Sequence
@@ -33,7 +34,8 @@ class TabReader:
 
     @property
     def is_free(self) -> bool:
-        """Return True if no delivered frame waits to be sent. Further frames for a slow client stay in the table."""
+        """Return True if no queued frame waits to be sent. Otherwise, further frames for the client stay in the
+        table."""
         return self.end_reason is None and not self._events
 
     def deliver(self, rows: Sequence[tuple[int, bytes]]) -> None:

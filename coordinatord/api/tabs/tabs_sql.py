@@ -20,7 +20,7 @@ _SELECT_PARTIES: Final = (
     " from index_position p left join jobs j on j.job_id = any($1::bytea[])"
 )
 # The rows of one post are stored in the order of the arrays, so that their ids ascend in this order. The waiting frames
-# are counted only for the tabs in $6, because a count reads all rows that were deleted since the last vacuum.
+# are counted only for the tabs in $6, because a count also reads rows that were deleted since the last vacuum.
 _STORE_FRAMES: Final = (
     "with posted as materialized ("
     " select * from unnest($2::bytea[], $3::integer[], $4::integer[], $5::bytea[]) with ordinality"
@@ -68,8 +68,8 @@ _TAKE_FRAMES: Final = (
 
 @attrs.frozen(slots=True)
 class TabParties:
-    """Owner and provider of a job that may be a tab. `provider_id` is 0 before the claim. `designated` is 0 for an open
-    bid."""
+    """Owner and provider of a job that may be a tab. `provider_id` is 0 before the claim. `designated` is 0 for a job
+    that any provider may claim."""
 
     owner: bytes
     provider_id: int
@@ -79,7 +79,7 @@ class TabParties:
 
 @attrs.frozen(slots=True)
 class NewFrames:
-    """Consecutive frames of one post for one tab. `events` are their messages in the reader's stream."""
+    """Consecutive frames of one post for one tab. `events` are the messages of these frames in a stream."""
 
     job_id: bytes
     frames: int
@@ -100,8 +100,8 @@ class ReaderKey:
 class TakenRows:
     """Rows taken from the table. `events` has the (row id, events) pairs of each reader, by the reader's id.
 
-    `unknown_reader_ids` readers are missing from the table, because PostgreSQL restarted. The table has a newer reader
-    in place of each of the `replaced_reader_ids` readers.
+    The readers in `unknown_reader_ids` are missing from the table of readers, because PostgreSQL restarted. For each of
+    the `replaced_reader_ids`, that table has a newer reader.
     """
 
     events: dict[int, list[tuple[int, bytes]]]
@@ -142,8 +142,8 @@ async def restore_readers(connection: PreparedConnection, readers: Sequence[Read
 
 async def take_frames(connection: PreparedConnection, readers: Mapping[ReaderKey, int]) -> TakenRows:
     """Delete and return the oldest waiting frames of each reader. A reader maps to the id of the last row that was
-    delivered to it, so that the index scan skips deleted rows. A row with a smaller id can be stored later only if the
-    sender posts concurrently."""
+    delivered to it, so that the index scan skips deleted rows. Rows with smaller ids that are stored later are not
+    delivered to this reader, but exist only if the sender posts concurrently."""
     taken = TakenRows({}, set(), set())
     columns = zip(*map(attrs.astuple, readers), strict=True)
     for row in await connection.fetch(_TAKE_FRAMES, *columns, list(readers.values())):

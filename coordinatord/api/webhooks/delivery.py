@@ -39,7 +39,7 @@ from coordinatord.storage.database.notices import BATCH_MOVED, INDEX_MOVED, Noti
 
 log = structlog.get_logger(__name__)
 
-# Seconds to wait after each failed attempt, as Standard Webhooks recommends. They add up to a day and a half.
+# Seconds to wait after each failed attempt, as Standard Webhooks recommends. The waits add up to about 32 hours.
 RETRY_DELAYS_S: Final = (5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0)
 MAX_JITTER: Final = 0.2  # largest random addition to a delay, as a share of the delay
 DISABLE_AFTER_S: Final = 86_400.0  # time without a success after which an endpoint is disabled
@@ -47,7 +47,8 @@ MAX_RETRY_AFTER_S: Final = 86_400.0
 MIN_FAILURE_PAUSE_S: Final = 5.0  # between two turns of a failing endpoint
 MAX_FAILURE_PAUSE_S: Final = 300.0
 TURN_LEASE_S: Final = 60.0
-# A turn starts no post later than this. An attempt takes at most 15 s, so the turn ends within its lease.
+# Seconds from the start of a turn, after which the turn starts no further post. An attempt takes at most 15 s, so the
+# turn ends within its lease.
 LATEST_POST_START_S: Final = 20.0
 MAX_TURN_MESSAGES: Final = 64
 MAX_CONCURRENT_POSTS_PER_ENDPOINT: Final = 8

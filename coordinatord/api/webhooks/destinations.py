@@ -89,7 +89,7 @@ async def open_destinations(
     """Open a client that connects only to public addresses, or with `allow_private` to any address. The client does not
     follow redirects.
 
-    Only with `allow_private`, requests use a proxy, because a proxy could connect to private addresses."""
+    Requests use a proxy only with `allow_private`, because a proxy could connect to private addresses."""
     settings: dict[str, Any] = {}
     if not allow_private:
         settings = {

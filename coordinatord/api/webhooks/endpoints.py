@@ -80,7 +80,8 @@ class SealedSecrets:
 
 @attrs.frozen(slots=True)
 class WebhookEndpoints:
-    """Endpoints of owners. Wallets are free to create, so an owner must hold some of `token` or have a settled job."""
+    """Endpoints of owners. Wallets are free to create, so only an owner that holds `token` or has a settled job may add
+    an endpoint."""
 
     database: Database
     sealed: SealedSecrets

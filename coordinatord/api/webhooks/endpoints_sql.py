@@ -95,7 +95,7 @@ async def delete_old_endpoints(connection: Connection) -> None:
 
 
 async def update_lateness_metric(connection: Connection) -> None:
-    """Set the metric of how long the oldest due message or event has waited for a process."""
+    """Set the metric of how long the oldest due message of a quick endpoint, or the oldest event, has waited."""
     late = await connection.fetchval(
         "select greatest(0, extract(epoch from clock_timestamp() - min(turn_at) filter (where quick))::float8,"
         " (select extract(epoch from clock_timestamp() - happened)::float8 from events"

@@ -106,7 +106,7 @@ class FanOut:
         return len(events) == MAX_CHANGES_PER_ROUND or more_batches
 
     async def _write_gap(self, connection: Connection, event_id: int) -> None:
-        """Write a message to every endpoint, so that receivers reload their state. Continue after this event."""
+        """Write a reset to every endpoint, so that receivers reload their state. Move the position to this event."""
         addressees = await fanout_sql.lock_addressees(connection, None)
         if addressees:
             body = _encode(_gap_message(event_id))
@@ -121,7 +121,8 @@ async def _write_messages(
     connection: Connection, addressees: Sequence[Addressee], changes: Sequence[_Change], last: int
 ) -> None:
     """Write the messages of the changes. An endpoint that missed messages gets no more until half of its queue is free.
-    The first message after that names `last`, the event up to which the receiver must read the event log."""
+    The first message to the endpoint after that names `last`, the event up to which the receiver must read the event
+    log."""
     by_owner: dict[bytes, list[_Change]] = {}
     for each in changes:
         by_owner.setdefault(each.owner, []).append(each)
