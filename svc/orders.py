@@ -72,7 +72,7 @@ class Submitted:
 @raises_svc_errors
 @attrs.frozen
 class Orders:
-    """Steps of an order."""
+    """Prices, seals, signs and posts single orders."""
 
     account: Account
     files: Files
@@ -303,7 +303,7 @@ class Orders:
             raise _outcome_unknown_error(prepared, error) from None
 
     async def _wait_for_posted(self, prepared: PreparedOrder, amount: int) -> Submitted | None:
-        """Return the job if an earlier attempt posted it. Retry the look-up, because the index is behind the chain."""
+        """Return the job if an earlier attempt posted it. Retry the look-up, because the index may lag."""
         transport = self.account.transport
         for attempt in range(transport.retries.max_retries):
             submitted = await self._read_posted(prepared, amount)

@@ -51,7 +51,7 @@ class VerifiedJob:
 
 @attrs.frozen
 class Verification:
-    """Verifies jobs."""
+    """Compares the coordinator's reports about a job with signatures and with the chain."""
 
     account: Account
     jobs: Jobs

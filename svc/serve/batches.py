@@ -153,7 +153,7 @@ class LocalBatches:
     async def _run(self, batch: StoredBatch, key: ApiKey) -> None:
         """Run a batch to its end. Never raises, because errors are recorded in the batch's `errors`.
 
-        While the batch may still be paid, retries after an unreachable coordinator or a full disk.
+        If the coordinator is unreachable or the disk is full, retries while `_may_continue` returns True.
         """
         try:
             while not batch.ended:

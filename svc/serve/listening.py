@@ -18,8 +18,8 @@ _CROWDED_KEEP_ALIVE_TIMEOUT_S: Final = 2.0
 class ListeningConfig(Config):
     """Configuration of hypercorn that serves one socket.
 
-    `keep_alive_timeout` changes while the server runs, because hypercorn keeps an idle connection for this time even if
-    the client has closed it.
+    hypercorn keeps an idle connection for `keep_alive_timeout` seconds, even if the client has closed the connection.
+    `ListeningSocket` shortens this time while many descriptors are in use.
     """
 
     keep_alive_timeout: float

@@ -1,7 +1,7 @@
 """Market data for purchases, cached and refreshed ahead of use: models, candidates, prices and charges.
 
-A request then waits only for its post. If the price has changed since the last refresh, the reply to the post has the
-new price.
+So a client's request waits only for the post of its order, not for market data. If the price has changed since the last
+refresh, the reply to the post has the new price.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -59,7 +59,7 @@ class _CachedCandidates:
 
 @attrs.define(eq=False)
 class Prices:
-    """Cached market data. `monotonic` is the clock of the cache, which tests replace."""
+    """Cached market data. `monotonic` is the clock of the cache. Tests replace this clock."""
 
     client: Client
     settings: ServeSettings
@@ -79,7 +79,7 @@ class Prices:
         self.load = ProviderLoad(buying.premium, buying.claim_seconds, buying.exclude_seconds, self.monotonic)
 
     async def models(self) -> dict[str, Model]:
-        """Return the available models by the names that programs use."""
+        """Return the available models, by the names under which clients request them."""
         known = await self._market_models()
         named = {name: each.model or name for name, each in self.settings.models.items()}
         names = {} if self.settings.only_named else {name: name for name in known}

@@ -90,7 +90,7 @@ class BuyingSettings:
 
 @attrs.frozen(slots=True, kw_only=True)
 class ModelSettings:
-    """Settings of a model name that programs may use. Missing settings come from `[buying]`."""
+    """Settings for one model name that programs may request. Missing settings come from `[buying]`."""
 
     model: str | None = setting(text, "the market's name for the model (default: the same name)", None)
     window: str | None = setting(_WINDOW_KIND, "time limit of a job", None)

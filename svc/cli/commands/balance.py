@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from common.quotes import FeeTerms
     from svc.records import BookRow
 
-_MAX_JOBS_PER_STATE: Final = 1000  # of open jobs, and of claimed jobs, that are added up
+_MAX_JOBS_PER_STATE: Final = 1000  # limit for the open jobs that are added up, and for the claimed jobs
 
 
 @click.command()
