@@ -326,7 +326,7 @@ class Client:
         return await self._account.deployment()
 
     async def reported_deployment(self) -> Deployment:
-        """Return the deployment that the coordinator reports, unverified. Show it, but never sign for it."""
+        """Return the deployment that the coordinator reports, unverified. Never sign an order for this deployment."""
         return await self._account.transport.get("/evm/chain", Deployment)
 
     async def readiness(self) -> Readiness:

@@ -28,7 +28,7 @@ class ClientOptions(TypedDict, total=False):
     known_markets: KnownMarkets | Path | str | None  # file of known markets; None: keep them in memory
     require_known_market: bool  # reject a market that is neither in `addresses` nor known
     on_first_use: Callable[[str], object]  # called with a text for each remembered fact; default: warn MarketRemembered
-    rpc_url: str | Sequence[str] | None  # nodes of the chain to check the coordinator against; they must agree
+    rpc_url: str | Sequence[str] | None  # nodes of the chain to check the coordinator against; all must agree
     max_amount: int | None  # maximum amount of an order or a batch line, in base units
     max_batch_amount: int | None  # maximum amount of a whole batch; default: ten times max_amount
     tab_direct: DirectPolicy  # addresses at which tabs connect to providers: "public" (default), "any" or "off"

@@ -38,7 +38,7 @@ _PAYMENT_REQUIRED: Final = frozenset({402})
 _SERVER_ERROR_STATUS: Final = 500
 _ASYNC_HEADERS: Final = {"prefer": "respond-async"}  # the coordinator answers once it has stored the order
 _STATUS_STORED: Final = 202
-_MAX_CHAIN_READS: Final = 8  # a node may be some blocks behind
+_MAX_CHAIN_READS: Final = 8  # a node that is some blocks behind is read again
 _CHAIN_READ_PAUSE_S: Final = 0.75
 
 

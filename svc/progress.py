@@ -4,6 +4,8 @@
                                         │              │           └─► rejected by the chain: ResultTakenBack
                                         └──────────────┴─► missing or unreadable: wait for the chain
 
+A settle is the transaction that records a job's result and pays the provider.
+
 Progress is unverified, because only the coordinator reports it. A provisional result is checked like any other result
 (content id, job key, job id in the body). So a false report can only lead to a result from someone who knows the job's
 key. Such a result costs nothing, because payments are made only on the chain. `rests_on` of a provisional result says

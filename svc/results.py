@@ -27,8 +27,8 @@ _MAX_INLINE_PARSE_BYTES: Final = 1 << 15  # larger bodies are parsed in a thread
 class Result:
     """Output of the model. `usage` is the provider's count, and `job` has the charged units.
 
-    `provisional` is True if the settle of this result was not mined yet. Then `rests_on` is the stage that the settle
-    had reached, `job` is the expected end of the job, and `settled` waits for the chain.
+    `provisional` is True if the chain had not settled this result yet. Then `rests_on` is the stage that the settle had
+    reached, `job` is the expected end of the job, and `settled` waits for the chain.
     """
 
     job: Job

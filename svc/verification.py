@@ -21,7 +21,7 @@ from svc.records import CODE_BY_ENDED_BECAUSE, BookRow
 from svc.results import read_job_id
 
 _OPEN, _CLAIMED, _SETTLED = 0, 1, 2
-_MAX_CHAIN_READS: Final = 8  # nodes may be some blocks behind
+_MAX_CHAIN_READS: Final = 8  # nodes that are some blocks behind are read again
 _READ_PAUSE_S: Final = 0.75
 _STATE_BY_EVENT: Final = {
     "JobSettled": (_SETTLED, None),

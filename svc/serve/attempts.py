@@ -110,9 +110,9 @@ class OpenPurchase:
     """Purchase that is running or has just ended.
 
     `status`: preparing, posting, then the job's status (queued, in_progress). `can_retry`: another provider may be
-    tried if this one does not claim the job. `unclaimed_job_ids`: jobs cancelled because no provider claimed them in
-    time. `tab_stream`: answer that a tab is streaming. `is_partly_streamed`: the client has received a part of this
-    answer.
+    tried if the chosen provider does not claim the job. `unclaimed_job_ids`: jobs cancelled because no provider claimed
+    them in time. `tab_stream`: answer that a tab is streaming. `is_partly_streamed`: the client has received a part of
+    this answer.
     """
 
     row: LedgerPurchase

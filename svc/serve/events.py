@@ -87,7 +87,7 @@ class ChatEvents:
         self._choices_with_calls: set[int] = set()  # choices whose tool calls were streamed
 
     def live_events(self, chunk: Mapping[str, Any]) -> Iterator[bytes]:
-        """Yield the events for a chunk of the model's server. `answer_events` yields what was not streamed."""
+        """Yield the events for a chunk of the model's server. `answer_events` yields the rest of the answer."""
         for index, delta, logprobs in live_deltas(chunk):
             if index not in self._opened_choices:
                 yield self._opening_chunk(index)

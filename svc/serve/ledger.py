@@ -91,7 +91,7 @@ class LedgerJob:
 
 @attrs.frozen(slots=True)
 class ProvisionalResult:
-    """Result that was returned before its settle was in a block, with its content id and expected cost."""
+    """Result that was returned before the chain settled the job, with its content id and expected cost."""
 
     result_cid: str
     provider: int
@@ -176,7 +176,7 @@ class Ledger:
 
     @classmethod
     def open_read_only(cls, folder: Path) -> "Ledger":
-        """Open the ledger for reading, even while another process writes it. Raises Refused if it does not exist."""
+        """Open the ledger for reading, even while another process writes it. Raises Refused if there is no ledger."""
         path = folder / LEDGER_FILE
         if not path.exists():
             raise Refused(

@@ -60,7 +60,10 @@ class ListeningSocket(socket.socket):
 
 
 def _connection_descriptor_limit() -> int:
-    """Return the lowest descriptor that connections may not use. A new descriptor is always the lowest free number."""
+    """Return the lowest descriptor number at which a new connection is closed.
+
+    A new descriptor gets the lowest free number, so a high number means that many descriptors are in use.
+    """
     if sys.platform == "win32":
         return sys.maxsize
     import resource  # noqa: PLC0415 - missing on Windows

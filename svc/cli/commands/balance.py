@@ -1,4 +1,4 @@
-"""Command `svc balance`: the wallet's balance, and how much of it open jobs may spend."""
+"""Command `svc balance`: the wallet's balance, and the part of the balance that open jobs may spend."""
 
 from typing import TYPE_CHECKING, Final
 
