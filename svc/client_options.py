@@ -22,7 +22,7 @@ class ClientOptions(TypedDict, total=False):
     wallet_key: str | bytes | Wallet | None  # a private key in this process
     without_wallet: bool  # use no wallet, not even one from the environment
     cipher_key: str | bytes | SecretKey | None  # the X25519 secret that opens results
-    gateways: str | Sequence[str] | None  # gateways to read results from; empty disables reading
+    gateways: str | Sequence[str] | None  # gateways to read results from; empty: read no results
     settlement_margin: int | None  # an order expires this many seconds after its window
     addresses: AddressBook | Path | str | None  # address book or its file; other contracts are rejected
     known_markets: KnownMarkets | Path | str | None  # file of known markets; None: keep them in memory
@@ -36,7 +36,7 @@ class ClientOptions(TypedDict, total=False):
     profile: str | None  # name of a profile, see svc.profiles
     escrow_keys: Collection[str]  # accepted keys of the escrow; other keys are rejected
     allow_mock_escrow: bool  # for tests: accept a development escrow
-    allow_debug_escrow: bool  # for tests: accept a debug build
+    allow_debug_escrow: bool  # for tests: accept an escrow that is a debug build
     retries: RetryPolicy
     http: httpx.AsyncClient  # connection pool with the coordinator as base_url; the caller closes it
     environment: Mapping[str, str]  # used instead of the process's environment

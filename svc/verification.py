@@ -42,7 +42,7 @@ class SourcedFact:
 
 @attrs.frozen(slots=True)
 class VerifiedJob:
-    """Facts of a job. Without a node, `checked_on_chain` is False, and only the deployment has a known source."""
+    """Facts of a job. Without a node, `checked_on_chain` is False, and all facts but the deployment are unverified."""
 
     job_id: str
     facts: tuple[SourcedFact, ...]
@@ -199,7 +199,7 @@ def _end_facts(ended: EndedJob | None, id_bytes: bytes, row: BookRow) -> list[So
 
 
 def _unverified_facts(row: BookRow) -> tuple[SourcedFact, ...]:
-    """Return the facts that are known without a node."""
+    """Return the facts of a job as the coordinator reports them, marked as unverified."""
     unverified = VerificationSource.UNVERIFIED
     return (
         SourcedFact("id", "hash of the reported owner and commitment", unverified),

@@ -60,7 +60,7 @@ class _OpenTab:
     """Reservation of a tab that is not settled yet."""
 
     amount: int
-    used_amount: int = 0  # of the requests in the tab
+    used_amount: int = 0  # amount of the requests in the tab
 
     @property
     def unused_amount(self) -> int:

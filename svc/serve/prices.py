@@ -24,7 +24,7 @@ from svc.serve.problems import model_not_found
 from svc.serve.settings import BuyingRule, ServeSettings
 
 _MAX_CAPACITY_READS: Final = 8  # only the cheapest providers' capacity is read
-CANDIDATE_REFRESH_INTERVAL_S: Final = 5.0  # a provider is a candidate for 15 s after its last poll
+CANDIDATE_REFRESH_INTERVAL_S: Final = 5.0  # below the 15 s for which a provider stays a candidate after a poll
 MAX_MODEL_LIST_AGE_S: Final = 60.0
 _MAX_EMPTY_LIST_AGE_S: Final = 1.0  # an empty list of candidates is read again after this time
 _CAPACITY_REFRESH_IDLE_LIMIT_S: Final = 60.0  # capacities unused for longer are not refreshed

@@ -271,7 +271,7 @@ class ServedTabs:
                     if isinstance(failed, TabEnded):
                         self._retry_at[model_key] = anyio.current_time() + _REFUSED_RETRY_PAUSE_S
                     await send.send(None)
-                if not isinstance(failed, NoProvider):  # without a provider for tabs, requests are bought as jobs
+                if not isinstance(failed, NoProvider):  # after NoProvider, requests are bought as jobs
                     self.context.report(f"tab for model {model_key[0]} failed: {failed}")
         if job is not None:
             await self._finish_tab(job)

@@ -150,7 +150,7 @@ class Tab:
     _streams: dict[int, TabStream] = attrs.field(factory=dict)
     _connection: _Connection | None = None
     _was_connected: bool = False
-    _provider_closing: bool = False  # the provider is closing the tab
+    _provider_closing: bool = False
     _close_requested: bool = False
     _is_sending: bool = False
     _close_sent: bool = False  # whether the current channel has sent the close
