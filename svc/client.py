@@ -138,8 +138,8 @@ class Client:
     async def receipt(self, job_id: str, *, transcript: bool = False) -> bytes:
         """Return the receipt of an ended job, a file that anyone can check. Needs a node (`rpc_url`).
 
-        With `transcript`, the receipt of a tab contains the tab's answers. It then proves which units were allowed,
-        delivered and charged.
+        With `transcript`, the receipt of a tab contains the tab's answers. Such a receipt proves which units were
+        allowed, delivered and charged.
         """
         chain = self.market_verifier.chain
         if chain is None:
@@ -326,7 +326,7 @@ class Client:
         return await self._account.deployment()
 
     async def reported_deployment(self) -> Deployment:
-        """Return the deployment that the coordinator reports, unverified. Show it, but never sign for it."""
+        """Return the deployment that the coordinator reports, unverified. Never sign an order for this deployment."""
         return await self._account.transport.get("/evm/chain", Deployment)
 
     async def readiness(self) -> Readiness:

@@ -19,7 +19,7 @@ from svc.wire.pages import read_pages
 FIRST_POLL_PAUSE_S: Final = 0.25
 MAX_POLL_PAUSE_S: Final = 5.0
 _MAX_STORED_POLL_PAUSE_S: Final = 1.0  # for a stored post, because no event reports that the post was mined
-# Maximum time until a broadcast post is mined and indexed.
+# Without a timeout, `wait` stops after this time if the job is not indexed yet.
 _INDEXING_TIMEOUT_S: Final = 300.0
 # Maximum time from a missed deadline until the job is reclaimed.
 _RECLAIM_GRACE_S: Final = 600.0
@@ -27,7 +27,7 @@ _MAX_JOB_DURATION_S: Final = (
     2 * 86_400 + _RECLAIM_GRACE_S
 )  # a day until the claim, a day for the window, and the reclaim
 _NOT_THE_OWNER_CODE: Final = "NotTheOwner"  # error code, also for a job that is not mined yet
-# Maximum time until a stored post is mined.
+# `cancel` waits at most this long until a stored post is mined.
 _POSTING_TIMEOUT_S: Final = 60.0
 
 JobStateName = Literal["Open", "Claimed", "Settled", "Cancelled"]
@@ -42,7 +42,7 @@ class Jobs:
     account: Account
 
     async def get(self, job_id: str) -> Job:
-        """Return a job. Raises NotFound until the coordinator has a record of it."""
+        """Return a job. Raises NotFound until the coordinator has a record of the job."""
         expected_id = hex_of(read_job_id(job_id))
         job = await self.account.transport.get(f"/v1/jobs/{expected_id}", Job)
         # Reject another job, because the client would open the result of that job.
@@ -194,7 +194,7 @@ class Jobs:
             return None  # keep waiting while the coordinator is unreachable
 
     async def _read_progress(self, job_id: str) -> Progress | None:
-        """Return the progress of a job, or None if it cannot be read."""
+        """Return the progress of a job, or None if the progress cannot be read."""
         if self.account.supports_progress is False:
             return None
         try:

@@ -45,7 +45,7 @@ def read_key_text(path: Path) -> tuple[str, bool]:
     """
     with path.open(encoding="utf-8", errors="replace") as file:
         mode = os.fstat(file.fileno()).st_mode
-        # Only one process can read a pipe, and Windows has no permission bits.
+        # Check only regular files on POSIX. A pipe has a single reader, and Windows has no permission bits.
         readable_by_others = sys.platform != "win32" and stat.S_ISREG(mode) and bool(mode & _OTHERS_PERMISSION_BITS)
         return file.read(_MAX_FILE_BYTES), readable_by_others
 

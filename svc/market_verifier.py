@@ -6,8 +6,9 @@
     box keys        the chain, or the first use of the provider
     fees, models    the chain; without nodes, unchecked, so a false report can cost up to the ceiling
 
-At the first use, the client remembers the reported value and calls `report`. Later, it rejects another value. The error
-shows both values and the command that accepts the new value. A provider's new key is accepted if the chain confirms it.
+At the first use, the client remembers the reported value and calls `report`. Later, it rejects a different value with
+an error that shows both values and the command that accepts the new value. A provider's new key is accepted if the
+chain confirms it.
 """
 
 from collections.abc import Callable

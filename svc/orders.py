@@ -38,7 +38,7 @@ _PAYMENT_REQUIRED: Final = frozenset({402})
 _SERVER_ERROR_STATUS: Final = 500
 _ASYNC_HEADERS: Final = {"prefer": "respond-async"}  # the coordinator answers once it has stored the order
 _STATUS_STORED: Final = 202
-_MAX_CHAIN_READS: Final = 8  # a node may be some blocks behind
+_MAX_CHAIN_READS: Final = 8  # a node that is some blocks behind is read again
 _CHAIN_READ_PAUSE_S: Final = 0.75
 
 
@@ -72,7 +72,7 @@ class Submitted:
 @raises_svc_errors
 @attrs.frozen
 class Orders:
-    """Steps of an order."""
+    """Prices, seals, signs and posts single orders."""
 
     account: Account
     files: Files
@@ -303,7 +303,7 @@ class Orders:
             raise _outcome_unknown_error(prepared, error) from None
 
     async def _wait_for_posted(self, prepared: PreparedOrder, amount: int) -> Submitted | None:
-        """Return the job if an earlier attempt posted it. Retry the look-up, because the index is behind the chain."""
+        """Return the job if an earlier attempt posted it. Retry the look-up, because the index may lag."""
         transport = self.account.transport
         for attempt in range(transport.retries.max_retries):
             submitted = await self._read_posted(prepared, amount)

@@ -4,10 +4,12 @@
                                         │              │           └─► rejected by the chain: ResultTakenBack
                                         └──────────────┴─► missing or unreadable: wait for the chain
 
+A settle is the transaction that records a job's result and pays the provider.
+
 Progress is unverified, because only the coordinator reports it. A provisional result is checked like any other result
 (content id, job key, job id in the body). So a false report can only lead to a result from someone who knows the job's
-key. Such a result costs nothing, because only the chain moves money. `rests_on` of a provisional result says how far
-the settle is, and `settled` waits for the chain.
+key. Such a result costs nothing, because payments are made only on the chain. `rests_on` of a provisional result says
+how far the settle is, and `settled` waits for the chain.
 """
 
 from typing import Final
@@ -104,7 +106,7 @@ class ProvisionalResults:
         except WaitTimedOut:
             if timeout is None:
                 raise
-            raise WaitTimedOut(f"job {prepared.id}", timeout) from None  # name the caller's timeout, not the rest
+            raise WaitTimedOut(f"job {prepared.id}", timeout) from None  # report the caller's whole timeout
 
     async def _find_provisional(
         self, prepared: PreparedOrder, timeout_seconds: float | None, on_status: OnJobChange

@@ -2,9 +2,9 @@
 
 Anyone who can write such a file can redirect payments. On POSIX, neither the file nor its folder may be a link, belong
 to another user or be writable by others. On Windows, the access list of the application data folder protects the file.
-A file is locked while it is read and atomically replaced.
+A change locks the file, reads it and replaces it atomically.
 
-Only this module distinguishes between platforms.
+Modules that use these files do not depend on the platform.
 """
 
 import os

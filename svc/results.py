@@ -27,8 +27,8 @@ _MAX_INLINE_PARSE_BYTES: Final = 1 << 15  # larger bodies are parsed in a thread
 class Result:
     """Output of the model. `usage` is the provider's count, and `job` has the charged units.
 
-    `provisional` is True if the settle of this result was not mined yet. Then `rests_on` says how far the settle was,
-    `job` is the expected end of the job, and `settled` waits for the chain.
+    `provisional` is True if the chain had not settled this result yet. Then `rests_on` is the stage that the settle had
+    reached, `job` is the expected end of the job, and `settled` waits for the chain.
     """
 
     job: Job
@@ -79,7 +79,7 @@ def provider_cost(job: Job) -> int:
 
 
 def cost_parts_of(job: Job, fee_terms: FeeTerms | None = None) -> CostParts | None:
-    """Return the parts of a completed job's cost, as reported, or computed from `fee_terms`, or None if unknown."""
+    """Return the reported parts of a completed job's cost, or compute them from `fee_terms`. None if unknown."""
     reported = job.svc.cost_parts
     if job.status != "completed":
         return None
@@ -129,7 +129,7 @@ class Results:
         return await to_thread.run_sync(parse_result_body, bytes(plaintext), raw)
 
     async def read_sealed(self, job: Job) -> bytes:
-        """Return the sealed result of a job, as it was settled."""
+        """Return the settled result of a job, still sealed."""
         content = bytearray()
         await self.account.checked_reader.read(
             self._require_cid(job), content.clear, lambda _, chunk: content.extend(chunk), lambda _: None

@@ -33,9 +33,9 @@ _BATCH_CEILING_FACTOR: Final = 10  # default limit of a batch, as a multiple of 
 class Settings:
     """Resolved settings.
 
-    `gateways` is empty if reading is disabled. `cipher_key_first` is True if the cipher key was passed as an argument.
-    New results are then sealed to the cipher key instead of the key derived from the wallet. `addresses` pins the
-    deployment. `known_markets` is the file of known markets, or None. `tab_direct`: addresses at which tabs connect
+    `gateways` is empty if reading results is disabled. `cipher_key_first` is True if the cipher key was passed as an
+    argument. New results are then sealed to the cipher key instead of the key derived from the wallet. `addresses` pins
+    the deployment. `known_markets` is the file of known markets, or None. `tab_direct`: addresses at which tabs connect
     to providers.
     """
 

@@ -58,7 +58,11 @@ class SignerCommand:
 
 
 def signer_from_command(command_line: str, address: str | None) -> Signer:
-    """Return a signer that runs the program. The signer is not deterministic, so results need SVC_CIPHER_KEY."""
+    """Return a signer that runs the program.
+
+    The program may sign the same message differently each time. So the client cannot derive the key for results from a
+    signature, and needs SVC_CIPHER_KEY.
+    """
     posix = sys.platform != "win32"  # on Windows, backslashes are parts of paths
     try:
         command = tuple(word if posix else word.strip('"') for word in shlex.split(command_line, posix=posix))

@@ -267,7 +267,7 @@ class SyncClient:
     def __init__(self, base_url: str | None = None, **options: Unpack[ClientOptions]) -> None:
         self._inner = Client(base_url, **options)
         self._stack = ExitStack()
-        # Close the client at exit or with its last reference, before Python ends the event loop's thread.
+        # Close the client at exit or when its last reference is dropped, before Python ends the event loop's thread.
         weakref.finalize(self, _close_open_client, self._stack)
         self._portal = self._stack.enter_context(start_blocking_portal())
         self._stack.enter_context(self._portal.wrap_async_context_manager(self._inner))
@@ -285,7 +285,7 @@ class SyncClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Pass the error on, because it cancels the calls of other threads. Otherwise Ctrl-C would not end the program.
+        # Pass the error on, so that it cancels the calls of other threads. Otherwise Ctrl-C would not end the program.
         self._stack.__exit__(kind, error, trace)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """Variables of a client: SVC_* in the environment, and the same settings in profiles.
 
-An empty variable counts as unset. Exceptions: an empty SVC_PIN_GATEWAY disables reading, and with an empty
+An empty variable counts as unset. Exceptions: an empty SVC_PIN_GATEWAY disables reading results, and with an empty
 SVC_KNOWN_MARKETS, known markets are only in memory. SVC_CONFIG and SVC_PROFILE choose the profile, see svc.profiles.
 """
 

@@ -21,7 +21,7 @@ from svc.records import CODE_BY_ENDED_BECAUSE, BookRow
 from svc.results import read_job_id
 
 _OPEN, _CLAIMED, _SETTLED = 0, 1, 2
-_MAX_CHAIN_READS: Final = 8  # nodes may be some blocks behind
+_MAX_CHAIN_READS: Final = 8  # nodes that are some blocks behind are read again
 _READ_PAUSE_S: Final = 0.75
 _STATE_BY_EVENT: Final = {
     "JobSettled": (_SETTLED, None),
@@ -42,7 +42,7 @@ class SourcedFact:
 
 @attrs.frozen(slots=True)
 class VerifiedJob:
-    """Facts of a job. Without a node, `checked_on_chain` is False, and only the deployment has a known source."""
+    """Facts of a job. Without a node, `checked_on_chain` is False, and all facts but the deployment are unverified."""
 
     job_id: str
     facts: tuple[SourcedFact, ...]
@@ -51,7 +51,7 @@ class VerifiedJob:
 
 @attrs.frozen
 class Verification:
-    """Verifies jobs."""
+    """Compares the coordinator's reports about a job with signatures and with the chain."""
 
     account: Account
     jobs: Jobs
@@ -199,7 +199,7 @@ def _end_facts(ended: EndedJob | None, id_bytes: bytes, row: BookRow) -> list[So
 
 
 def _unverified_facts(row: BookRow) -> tuple[SourcedFact, ...]:
-    """Return the facts that are known without a node."""
+    """Return the facts of a job as the coordinator reports them, marked as unverified."""
     unverified = VerificationSource.UNVERIFIED
     return (
         SourcedFact("id", "hash of the reported owner and commitment", unverified),

@@ -36,7 +36,7 @@ BatchInput = Path | RawLines
 OnBatchRead = Callable[[Batch], object]
 
 POLL_INTERVAL_S: Final = 60.0
-# The longest completion window, and the limit of a wait until the window of the batch is known.
+# Longest completion window. While the window of a batch is unknown, `wait` stops after this time.
 _MAX_WINDOW_S: Final = 86_400.0
 _MAX_METADATA_PAIRS: Final = 16
 _MAX_METADATA_KEY_LENGTH: Final = 64

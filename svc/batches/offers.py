@@ -48,7 +48,7 @@ class JobOrderBuilder:
     _recipients: dict[tuple[int, str | None], PublicKey] = attrs.field(factory=dict)
 
     async def order_groups(self, jobs: Sequence[JobLines]) -> AsyncGenerator[OrderGroup, None]:
-        """Yield the orders of the jobs, in groups of at least MIN_LINES_PER_GROUP lines. The last may be smaller."""
+        """Yield the jobs' orders in groups of at least MIN_LINES_PER_GROUP lines. The last group may be smaller."""
         context: BatchContext | None = None
         orders: list[JobOrder] = []
         lines = 0

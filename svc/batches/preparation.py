@@ -79,7 +79,7 @@ class PreparedBatch:
 
 @attrs.frozen(slots=True)
 class _PlannedBatch:
-    """Checked lines of a batch, with the plans, and the chooser of their jobs' bids."""
+    """Checked lines of a batch, with their plans and the object that chooses a bid for each job."""
 
     lines: Sequence[BatchLine]
     priced: Sequence[PricedRequest]
@@ -89,7 +89,7 @@ class _PlannedBatch:
 
 @attrs.frozen
 class Preparation:
-    """Prepares batches."""
+    """Plans, prices, seals and signs the lines of a batch."""
 
     account: Account
     orders: Orders
@@ -269,7 +269,7 @@ class Preparation:
 
     async def _prepare_group(self, group: OrderGroup) -> list[PreparedJob | RejectedLine]:
         signer = self.account.wallet()
-        # Use only one thread, because sealing a line needs the GIL for half of the time.
+        # Use one thread. Sealing holds the GIL half of the time, so more threads would hardly be faster.
         if isinstance(signer, LocalSigner):
             return await to_thread.run_sync(prepare_jobs, group.context, signer.wallet, group.orders)
         return [await self._prepare_remotely(group.context, order) for order in group.orders]

@@ -208,7 +208,7 @@ class BatchResults:
 
 
 def _cost_weights(items: Sequence[ItemResult], weights: Sequence[int]) -> list[int]:
-    """Return the weights. If all weights are 0, return equal weights for the completed items."""
+    """Return the weights for sharing a bundle's cost. If all are 0, use equal weights for the completed items."""
     return list(weights) if any(weights) else [int(item.status == "completed") for item in items]
 
 

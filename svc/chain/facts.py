@@ -176,7 +176,7 @@ def _address_from_word(data: bytes, signature: str, contract: bytes) -> bytes:
 
 
 async def is_posted(chain: Chain, sealed: SealedOrder) -> bool:
-    """Return True if the chain has the job. Raises ChainContradicts if it has another owner or other terms."""
+    """Return True if the chain has the job. Raises ChainContradicts if the job has another owner or other terms."""
     registry, name = sealed.market.job_registry, hex_of(sealed.job_id)
     first_block = max(0, await chain.head() - _POST_SEARCH_BLOCKS)
     posted = await find_posted_job(chain, registry, sealed.job_id, first_block)

@@ -18,9 +18,9 @@ T = TypeVar("T")
 async def pay_within_ceiling(
     output: Output, progress: ProgressBar | None, max_amount: int | None, pay: Callable[[int | None], Awaitable[T]]
 ) -> T:
-    """Call `pay` with the ceiling. Above the default ceiling, ask the user on a terminal, or raise OverCeiling.
+    """Call `pay` with the ceiling. Raises OverCeiling if the cost exceeds a ceiling that the user has set.
 
-    A ceiling that the user has set is never exceeded.
+    If the cost exceeds the default ceiling, ask the user to confirm. Without a terminal, raise OverCeiling.
     """
     while True:
         try:

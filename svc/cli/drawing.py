@@ -17,7 +17,7 @@ from svc.cli.clean_text import clean_line
 
 _EMPTY_CELL: Final = "—"
 _COLUMN_GAP: Final = "  "
-_FRAME_LINES: Final = 5  # the head, the column names, the keys and two rules
+_FRAME_LINES: Final = 5  # the head, the column names, the help for keys and two horizontal lines
 _INDENT: Final = "  "
 _MIN_TEXT_WIDTH: Final = 16  # text columns do not become narrower than this
 _MIN_CUT_WIDTH: Final = 8  # the same limit on a full screen, where cells are cut to one line

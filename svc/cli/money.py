@@ -14,7 +14,7 @@ from svc.results import cost_parts_of, provider_cost
 
 @attrs.frozen
 class Payment:
-    """Money of a settled job in base units: the authorised amount, and the parts of the cost."""
+    """Amounts of a settled job in base units: the authorised amount, and the parts of the cost."""
 
     authorised: int
     parts: CostParts
@@ -70,7 +70,7 @@ def format_refund(job: Job, deployment: Deployment) -> str | None:
 
 
 def describe_payment_state(job: Job, deployment: Deployment) -> str:
-    """Describe where the money of a job is now."""
+    """Describe whether a job's payment is in the wallet, held by the job registry, paid or refunded."""
     if job.ended:
         return describe_end(job, deployment).partition(": ")[2]
     if job.status == "queued":

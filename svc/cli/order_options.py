@@ -45,7 +45,7 @@ class OrderOptions:
 
 
 def add_order_options(command: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
-    """Add the arguments and options of an order. `command` gets them as its argument `order`."""
+    """Add the arguments and options of an order, and pass an `OrderOptions` as `order`."""
 
     @click.argument("model", help="Name of a model (see svc models).")
     @click.argument("text", required=False, help="Input text. Without it, or with -, read standard input.")

@@ -262,5 +262,5 @@ def _flatten_check(row: CheckRow) -> CheckRow:
 
 
 def _may_be_terminal(file: TextIO) -> bool:
-    """Return True if rich might treat the file as a terminal. For a pipe, rich is then not imported."""
+    """Return True if rich might treat the file as a terminal. If False, rich need not be imported."""
     return file.isatty() or not _TERMINAL_VARIABLES.isdisjoint(os.environ)

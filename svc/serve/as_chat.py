@@ -90,7 +90,7 @@ def _append_item(messages: list[JsonObject], item: Mapping[str, Any], param_path
             output = _chat_content(item.get("output"), f"{param_path}.output")
             messages.append({"role": "tool", "tool_call_id": str(item.get("call_id", "")), "content": output})
         case "reasoning":
-            pass  # chat messages carry no reasoning of earlier turns
+            pass  # chat messages have no field for the reasoning of earlier answers
         case kind:
             raise unsupported_parameter(f"{param_path}.type", f"{kind!r} {_NO_COUNTERPART_TEXT}")
 

@@ -1,7 +1,7 @@
 """Attempts of a purchase: record, post, follow, cancel or open one job, and record its cost.
 
 An unclaimed job is cancelled when all clients have left, when another provider should be tried, or when another attempt
-was faster. A claimed job continues and is paid. If no client waits for its result, the next identical request gets it.
+was faster. A claimed job continues and is paid. If all clients have left, the next identical request gets the result.
 """
 
 import time
@@ -110,8 +110,9 @@ class OpenPurchase:
     """Purchase that is running or has just ended.
 
     `status`: preparing, posting, then the job's status (queued, in_progress). `can_retry`: another provider may be
-    tried if this one does not claim the job. `unclaimed_job_ids`: jobs cancelled because no provider claimed them in
-    time. `tab_stream`: answer that a tab is streaming. `is_partly_streamed`: the client has received a part of it.
+    tried if the chosen provider does not claim the job. `unclaimed_job_ids`: jobs cancelled because no provider claimed
+    them in time. `tab_stream`: answer that a tab is streaming. `is_partly_streamed`: the client has received a part of
+    this answer.
     """
 
     row: LedgerPurchase

@@ -46,7 +46,7 @@ class BatchInputs:
     async def read_input(self, key: str, file_id: str, batch_id: str) -> bytes:
         try:
             return await anyio.Path(self._copy_path(batch_id)).read_bytes()
-        except FileNotFoundError:  # not begun yet, or begun by an older release, which made no copy
+        except FileNotFoundError:  # the batch has not begun, or an older release began it without a copy
             return await self.files.read(key, file_id)
 
     async def delete_input(self, batch_id: str) -> None:

@@ -126,8 +126,8 @@ async def read_line(prices: Prices, batch: StoredBatch, key: ApiKey, line: bytes
 def shared_terms(requests: list[BatchRequest]) -> tuple[tuple[int, ...], LineOffer | None]:
     """Return the providers that all lines share, and an offer for lines without rates.
 
-    The offer is None if no providers are set. Otherwise the market's plan could give lines to other providers. Raises
-    Problem if the lines name different providers.
+    If no providers are set, the offer is None. Set providers need an offer, because the market's plan could give lines
+    without rates to other providers. Raises Problem if the lines name different providers.
     """
     rules = [request.requested.rule for request in requests]
     pinned = {rule.providers for rule in rules}

@@ -1,4 +1,4 @@
-"""Batches of `/v1/batches`: lines in OpenAI's form, sealed one by one, posted as one batch of the market, then opened.
+"""Batches of `/v1/batches`. Lines in OpenAI's form are sealed one by one and posted as one batch of the market.
 
     validating ── lines read ── posting ── in_progress ── finalizing ── completed, expired, cancelled
          └─► failed: `errors` lists the invalid lines        └─► results in OpenAI's form, with custom_id
@@ -153,7 +153,7 @@ class LocalBatches:
     async def _run(self, batch: StoredBatch, key: ApiKey) -> None:
         """Run a batch to its end. Never raises, because errors are recorded in the batch's `errors`.
 
-        While the batch may still be paid, retries after an unreachable coordinator or a full disk.
+        If the coordinator is unreachable or the disk is full, retries while `_may_continue` returns True.
         """
         try:
             while not batch.ended:
@@ -394,7 +394,7 @@ class LocalBatches:
         await self.context.write_until_stored(write)
 
     def _update_counts(self, batch: StoredBatch, market_batch: Batch) -> None:
-        """Estimate from the market's count of jobs how many lines have ended. A bundle is one job with many lines."""
+        """Estimate the number of ended lines from the market's count of ended jobs. One job may have many lines."""
         counts, lines = market_batch.request_counts, batch.counts["total"]
         ended = {
             name: count * lines // max(1, counts.total)

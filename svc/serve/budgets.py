@@ -35,7 +35,7 @@ class SpendingLimit:
     _used_amount: int = 0
 
     def used_amount(self, now: float, amount_by_job: dict[str, int]) -> int:
-        """Remove jobs that have left the window. Return the spent and reserved amount of the others."""
+        """Remove jobs that have left the window. Return the spent and reserved amount of the remaining jobs."""
         while self._entries and self._entries[0][0] <= now - self.period_s:
             self._used_amount -= amount_by_job.get(self._entries.popleft()[1], 0)
         return self._used_amount
@@ -60,7 +60,7 @@ class _OpenTab:
     """Reservation of a tab that is not settled yet."""
 
     amount: int
-    used_amount: int = 0  # of the requests in the tab
+    used_amount: int = 0  # amount of the requests in the tab
 
     @property
     def unused_amount(self) -> int:

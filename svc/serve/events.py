@@ -1,8 +1,8 @@
 """Server-sent events of `stream: true`, as OpenAI's server would send them, made from a complete answer.
 
-A job's result arrives in one piece, so its text is split into deltas here. Until the result arrives, comments report
-the progress and keep clients and proxies from timing out. Clients do not show comments. In a tab, the deltas of the
-model's server are passed on as they arrive (`live_events`).
+A job's result arrives in one piece, so its text is split here into deltas (the pieces of text that events carry). Until
+the result arrives, comments report the progress and keep clients and proxies from timing out. Clients do not show
+comments. In a tab, the deltas of the model's server are passed on as they arrive (`live_events`).
 """
 
 import json
@@ -16,7 +16,7 @@ from svc.serve.requests import AnswerRequest
 
 JsonObject = dict[str, Any]
 
-# Length of a delta, about a dozen tokens.
+# Maximum length of a delta. 48 characters are about a dozen tokens.
 _DELTA_CHARACTERS: Final = 48
 _TEXT_FIELDS: Final = ("reasoning_content", "content", "refusal")
 _DONE_EVENT: Final = b"data: [DONE]\n\n"
@@ -87,7 +87,7 @@ class ChatEvents:
         self._choices_with_calls: set[int] = set()  # choices whose tool calls were streamed
 
     def live_events(self, chunk: Mapping[str, Any]) -> Iterator[bytes]:
-        """Yield the events for a chunk of the model's server. `answer_events` yields what was not streamed."""
+        """Yield the events for a chunk of the model's server. `answer_events` yields the rest of the answer."""
         for index, delta, logprobs in live_deltas(chunk):
             if index not in self._opened_choices:
                 yield self._opening_chunk(index)
@@ -132,7 +132,7 @@ class ChatEvents:
                 logprobs = choice.get("logprobs") if name == "content" and not sent else None
                 for delta_text in split_deltas(_unsent_text(text, sent)):
                     yield self._chunk_event(index, {name: delta_text}, logprobs=logprobs)
-                    logprobs = None  # all are sent with the first delta, because the model's deltas are unknown
+                    logprobs = None  # all are in the first delta, because the model's own deltas are unknown
         calls = () if index in self._choices_with_calls else message.get("tool_calls") or ()
         for number, call in enumerate(calls):
             function = call["function"]

@@ -1,4 +1,4 @@
-"""ASGI application of the local API. It accepts this user's programs and its own page, and rejects other web pages.
+"""ASGI application of the local API. Accepts this user's programs and the server's page, and rejects other web pages.
 
 Any page in the user's browser can send requests to a loopback address. The server rejects a request that has no key and
 no session, or whose `origin` is neither the server's nor listed in the settings. To prevent DNS rebinding, it also

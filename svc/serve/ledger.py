@@ -3,7 +3,7 @@
     purchases   one answer for one key, with the digest of its request and its idempotency key
     jobs        jobs posted for a purchase: the authorised amount, and the cost once the job has ended
 
-A tab is a purchase of kind `tab`. Each of its requests is a job of a separate purchase, with the id JOB/NUMBER.
+A tab is a purchase of kind `tab`. A request in a tab is a separate purchase, whose job has the id JOB/NUMBER.
 
 The ledger has no prompts and no answers, only keyed digests and job ids. The wallet can read a result again by its job
 id. A job is recorded before it is posted, so that a restart finds every job that may be paid. Python adds up the
@@ -11,7 +11,7 @@ amounts, because SQLite's integers end at 2^63 base units.
 
                  posting ──► done        result received and paid
                     │   └──► unpaid      failed, cancelled, expired or never posted: nothing was collected
-                    └─► given ──► done       answered before its block; the authorised amount stays reserved
+                    └─► given ──► done       answered before the settle is mined; the authorised amount stays reserved
                           └─────► refunded   the chain did not settle the answer: nothing was collected
 """
 
@@ -91,7 +91,7 @@ class LedgerJob:
 
 @attrs.frozen(slots=True)
 class ProvisionalResult:
-    """Result that was returned before its settle was in a block, with its content id and expected cost."""
+    """Result that was returned before the chain settled the job, with its content id and expected cost."""
 
     result_cid: str
     provider: int
@@ -176,7 +176,7 @@ class Ledger:
 
     @classmethod
     def open_read_only(cls, folder: Path) -> "Ledger":
-        """Open the ledger for reading, even while another process writes it. Raises Refused if it does not exist."""
+        """Open the ledger for reading, even while another process writes it. Raises Refused if there is no ledger."""
         path = folder / LEDGER_FILE
         if not path.exists():
             raise Refused(
@@ -313,7 +313,7 @@ class Ledger:
         return await self.run(lambda c: _to_purchase(c.execute(statement, (key, idempotency_key)).fetchone()))
 
     async def list_undelivered_purchases(self, key: str, digest: str, since: float) -> list[LedgerPurchase]:
-        """Return the paid but undelivered purchases of the same request, oldest first."""
+        """Return the paid but undelivered purchases of the request with this digest, oldest first."""
         statement = (
             "select * from purchases where key = ? and digest = ? and delivered = 0 and state = 'done' and at >= ?"
             " order by at"

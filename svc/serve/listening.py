@@ -18,8 +18,8 @@ _CROWDED_KEEP_ALIVE_TIMEOUT_S: Final = 2.0
 class ListeningConfig(Config):
     """Configuration of hypercorn that serves one socket.
 
-    `keep_alive_timeout` changes while the server runs, because hypercorn keeps an idle connection for this time even if
-    the client has closed it.
+    hypercorn keeps an idle connection for `keep_alive_timeout` seconds, even if the client has closed the connection.
+    `ListeningSocket` shortens this time while many descriptors are in use.
     """
 
     keep_alive_timeout: float
@@ -60,7 +60,10 @@ class ListeningSocket(socket.socket):
 
 
 def _connection_descriptor_limit() -> int:
-    """Return the lowest descriptor that connections may not use. A new descriptor is always the lowest free number."""
+    """Return the lowest descriptor number at which a new connection is closed.
+
+    A new descriptor gets the lowest free number, so a high number means that many descriptors are in use.
+    """
     if sys.platform == "win32":
         return sys.maxsize
     import resource  # noqa: PLC0415 - missing on Windows

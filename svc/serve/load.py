@@ -1,8 +1,8 @@
 """Load of each provider: this server's jobs, free capacity, the time until a claim, and recent failures.
 
-The cheapest provider gets as many jobs as it has capacity for. The next cheapest get the rest, up to the configured
-premium. Free capacity is the capacity in the market's report, less the jobs of other buyers and of this server. This
-server's jobs are counted at once, so that parallel requests do not all choose the same provider.
+The cheapest provider gets as many jobs as it has capacity for. The next cheapest get the rest, if their price is within
+the configured premium. Free capacity is the capacity in the market's report, less the jobs of other buyers and of this
+server. This server's jobs are counted at once, so that parallel requests do not all choose the same provider.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,8 +23,8 @@ _UNCLAIMED_EXCLUSION_S: Final = 60.0  # short, because the provider may only be 
 class _ProviderState:
     """Load of one provider, with its `capacity` once the market has reported it.
 
-    `running_jobs`: jobs of this server, counted from the choice of the provider. `claimed_jobs`: those of them that the
-    provider has claimed.
+    `running_jobs`: jobs of this server, counted from the choice of the provider. `claimed_jobs`: the running jobs that
+    the provider has claimed.
     """
 
     running_jobs: int = 0
@@ -70,7 +70,7 @@ class ProviderLoad:
         def key(index: int) -> tuple[bool, bool, bool, float, float]:
             state, too_expensive = self.state_of(bids[index].designated), bids[index].designated not in affordable
             by_price, by_load = (ranks[index], state.load_ratio), (state.load_ratio, ranks[index])
-            # Providers with free capacity are sorted by price. Affordable providers without it are sorted by load.
+            # Sort affordable providers without free capacity by load, and all other providers by price.
             order = by_price if too_expensive or state.has_room else by_load
             return state.excluded_until > now, too_expensive, not state.has_room, *order
 

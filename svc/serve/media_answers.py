@@ -22,9 +22,9 @@ _MAX_BASE64_LENGTH: Final = 1 << 28
 
 @attrs.frozen(slots=True)
 class BoughtAnswer:
-    """Paid result of one job, or of a request in a tab, whose `job_id` is JOB/NUMBER.
+    """Paid result of one job or of one request in a tab. For a request in a tab, `job_id` is JOB/NUMBER.
 
-    Amounts are in base units, with the market's charges in `terms`. Until the settle is in a block, `cost` is the
+    Amounts are in base units, with the market's charges in `terms`. Until the chain has settled the job, `cost` is the
     expected cost, and `rests_on` states the progress of the settle.
     """
 

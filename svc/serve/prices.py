@@ -1,7 +1,7 @@
 """Market data for purchases, cached and refreshed ahead of use: models, candidates, prices and charges.
 
-A request then waits only for its post. If the price has changed since the last refresh, the reply to the post has the
-new price.
+So a client's request waits only for the post of its order, not for market data. If the price has changed since the last
+refresh, the reply to the post has the new price.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -24,7 +24,7 @@ from svc.serve.problems import model_not_found
 from svc.serve.settings import BuyingRule, ServeSettings
 
 _MAX_CAPACITY_READS: Final = 8  # only the cheapest providers' capacity is read
-CANDIDATE_REFRESH_INTERVAL_S: Final = 5.0  # a provider is a candidate for 15 s after its last poll
+CANDIDATE_REFRESH_INTERVAL_S: Final = 5.0  # below the 15 s for which a provider stays a candidate after a poll
 MAX_MODEL_LIST_AGE_S: Final = 60.0
 _MAX_EMPTY_LIST_AGE_S: Final = 1.0  # an empty list of candidates is read again after this time
 _CAPACITY_REFRESH_IDLE_LIMIT_S: Final = 60.0  # capacities unused for longer are not refreshed
@@ -59,7 +59,7 @@ class _CachedCandidates:
 
 @attrs.define(eq=False)
 class Prices:
-    """Cached market data. `monotonic` is the clock of the cache, which tests replace."""
+    """Cached market data. `monotonic` is the clock of the cache. Tests replace this clock."""
 
     client: Client
     settings: ServeSettings
@@ -79,7 +79,7 @@ class Prices:
         self.load = ProviderLoad(buying.premium, buying.claim_seconds, buying.exclude_seconds, self.monotonic)
 
     async def models(self) -> dict[str, Model]:
-        """Return the available models by the names that programs use."""
+        """Return the available models, by the names under which clients request them."""
         known = await self._market_models()
         named = {name: each.model or name for name, each in self.settings.models.items()}
         names = {} if self.settings.only_named else {name: name for name in known}

@@ -4,8 +4,9 @@
     new ──── offer ── ledger ── post ── wait ── open ── answered                       │
                                           └────────────────────────────────────────────┘
 
-A purchase continues after its client disconnects, and a client that repeats the request joins it. An idempotency key
-never buys two answers. Without a key, an answer that was bought but not delivered goes to the next identical request.
+A purchase continues after its client disconnects, and a client that repeats the request joins the purchase. An
+idempotency key never buys two answers. Without a key, an answer that was bought but not delivered goes to the next
+identical request.
 """
 
 import secrets

@@ -25,7 +25,7 @@ def split_tab_request_id(job_id: str) -> tuple[str, int | None]:
 
 
 def job_id_members(job_id: str) -> dict[str, str]:
-    """Return the members of `svc` that name a job, or a request in a tab.
+    """Return the fields of the `svc` object that identify a job or a request in a tab.
 
     >>> job_id_members("0xab/7")
     {'job_id': '0xab', 'tab_request': '7'}

@@ -151,7 +151,7 @@ class AnswerRoutes:
 async def _live_events(
     purchase: OpenPurchase, stream: TabStream, events: ChatEvents | ResponseEvents
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the events of an answer while a provider makes it. Stop at an error, which the purchase handles."""
+    """Yield the events of an answer while a provider computes it. Stop at an error: the purchase handles errors."""
     with suppress(SvcError):
         async for chunk in stream:
             for event in events.live_events(chunk):

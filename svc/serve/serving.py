@@ -176,7 +176,7 @@ def _build_config(listening: socket.socket, server: HttpServerSettings) -> Confi
 
 
 def listening_socket(server: HttpServerSettings) -> socket.socket:
-    """Bind and return the socket. This is the first step, so that a used port is reported at once. Raises Refused."""
+    """Bind and return the socket. Call this first, so that an occupied port is reported at once. Raises Refused."""
     try:
         ((family, _, _, _, address_info), *_) = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
         listening = socket.socket(family, socket.SOCK_STREAM)

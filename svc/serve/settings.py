@@ -54,7 +54,7 @@ class KeySettings:
 
 @attrs.frozen(slots=True, kw_only=True)
 class BudgetSettings:
-    """Limits on what all keys together may spend per hour and per day, and per request and per batch."""
+    """Spending limits per hour and per day for all keys together, and limits per request and per batch."""
 
     per_hour: int | None = setting(_AMOUNT_KIND, "spending limit per hour", None)
     per_day: int | None = setting(_AMOUNT_KIND, "spending limit per day (default: ten tokens)", None)
@@ -90,7 +90,7 @@ class BuyingSettings:
 
 @attrs.frozen(slots=True, kw_only=True)
 class ModelSettings:
-    """Settings of a model name that programs may use. Missing settings come from `[buying]`."""
+    """Settings for one model name that programs may request. Missing settings come from `[buying]`."""
 
     model: str | None = setting(text, "the market's name for the model (default: the same name)", None)
     window: str | None = setting(_WINDOW_KIND, "time limit of a job", None)
@@ -113,7 +113,7 @@ class HttpServerSettings:
     tls_certificate: str | None = setting(text, "PEM file of the certificate", None)
     tls_key: str | None = setting(text, "PEM file of its key", None)
     insecure_http: bool = setting(boolean, "allow plain http on a reachable address", False)
-    max_requests: int = 256  # at the same time; each needs a connection, and the coordinator allows 512 per client
+    max_requests: int = 256  # parallel requests: half of the 512 connections that the coordinator allows
     progress_seconds: float = 10.0  # interval of the comments that keep a waiting stream open
 
 

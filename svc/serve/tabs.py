@@ -1,13 +1,14 @@
-"""Tabs of `svc serve`: open, share, renew and settle them, and account for each request.
+"""Open, share, renew and settle the tabs of `svc serve`, and account for each request in a tab.
 
-A tab is opened at the second request to a model within a minute (`auto`) or at the first request (`always`). An idle
-tab is closed. Each tab is a separate purchase, whose amount counts against the budget until the settle. The price
-of each request is taken from this amount. After the settle, only the relay charge remains as the cost of the tab.
+A tab is one job that answers many requests. A tab is opened at the second request to a model within a minute (`auto`)
+or at the first request (`always`). An idle tab is closed. Each tab is a separate purchase, whose amount counts against
+the budget until the settle. The price of each request is taken from this amount. After the settle, only the relay
+charge remains as the cost of the tab.
 
     request ── ledger ── tab ─┬─ answered, acknowledged: done
                               └─ failed, or the tab ended: nothing is charged, and the request is bought as a job
 
-After a restart, the tabs of the last run are closed. A request counts as paid if the settled transcript has it.
+After a restart, the tabs of the last run are closed. A request in the settled transcript counts as paid.
 """
 
 import secrets
@@ -54,13 +55,14 @@ from svc.tabs.tabs import DEFAULT_REQUESTS, BeforePost, TabOptions
 _AUTO_WINDOW_S: Final = 60.0  # two requests within this time open a tab
 _IDLE_TIMEOUT_S: Final = 45.0  # an idle tab is closed after this time; its provider would settle it after 60 s
 _RETRY_PAUSE_S: Final = 60.0  # after a tab could not be opened, and between attempts to settle a tab
-# Pause after a provider claimed a tab without opening it. Such an attempt may cost the relay charge.
+# Pause after a provider claimed a tab but did not open it. This pause is long, because such a claim may cost the relay
+# charge.
 _REFUSED_RETRY_PAUSE_S: Final = 600.0
 _MAX_TAB_DURATION_S: Final = 3 * 86_400.0  # no tab lasts longer
 _MAX_TABS_PER_MODEL: Final = 8
 # Limit of the replies kept for one tab. An honest provider closes a tab at 8 MiB of answers.
 _MAX_REPLY_CHARS: Final = 16 << 20
-_MIN_REQUESTS: Final = 2  # a smaller tab is not worth its relay charge
+_MIN_REQUESTS: Final = 2  # a tab for fewer requests is not worth its relay charge
 
 ModelKey = tuple[str, str, tuple[int, ...]]  # model, window, providers
 
@@ -269,7 +271,7 @@ class ServedTabs:
                     if isinstance(failed, TabEnded):
                         self._retry_at[model_key] = anyio.current_time() + _REFUSED_RETRY_PAUSE_S
                     await send.send(None)
-                if not isinstance(failed, NoProvider):  # without a provider for tabs, requests are bought as jobs
+                if not isinstance(failed, NoProvider):  # after NoProvider, requests are bought as jobs
                     self.context.report(f"tab for model {model_key[0]} failed: {failed}")
         if job is not None:
             await self._finish_tab(job)
@@ -329,7 +331,7 @@ class ServedTabs:
     async def _record_request(
         self, purchase: OpenPurchase, requested: AnswerRequest, served: ServedTab, stream: TabStream
     ) -> LedgerJob:
-        """Reserve and record the highest cost of a request. Raises NotAnsweredInTab if its limit is lower."""
+        """Reserve and record the highest cost of a request. Raises NotAnsweredInTab if the client's limit is lower."""
         context, opened = self.context, stream.request
         units = served.tab.owner_tab.exchange_units(opened.units_in, opened.max_units_out)
         amount = quotes.cost_parts(served.tab.cost_of(units), served.request_terms).total

@@ -4,8 +4,8 @@
     <folder>/svc/tabs/JOB.lock        locked by the process that uses the tab
     <folder>/svc/tabs/faulty.json     providers that broke the rules of tabs, with the reason
 
-Files have mode 0600. The keys of a tab can only sign its vouchers, up to the tab's cap. Without a home folder, tabs are
-only in memory.
+Files have mode 0600. The keys of a tab can only sign its vouchers (signed allowances), up to the tab's cap. Without a
+home folder, tabs are only in memory.
 """
 
 import json

@@ -5,7 +5,7 @@
                   └───────────┘ a lost frame or connection
 
 Two tasks run for each tab. `run_connection` makes handshakes and reads frames. `run_sender` stores vouchers and sends
-messages.
+messages. A voucher states the largest allowed charge and the acknowledged units, and is signed with the key of the tab.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -54,7 +54,7 @@ from svc.wire.direct import direct_routes
 from svc.wire.tabs import TabRoutes
 
 _WELCOME_TIMEOUT_S: Final = 10.0
-# Time without a frame, while an answer is due, until the client makes a new handshake to find lost frames.
+# While an answer is due, the client makes a new handshake after this time without a frame, to find lost frames.
 _SILENCE_TIMEOUT_S: Final = 15.0
 _FIRST_RECONNECT_PAUSE_S: Final = 0.1
 _MAX_RECONNECT_PAUSE_S: Final = 5.0
@@ -150,7 +150,7 @@ class Tab:
     _streams: dict[int, TabStream] = attrs.field(factory=dict)
     _connection: _Connection | None = None
     _was_connected: bool = False
-    _provider_closing: bool = False  # the provider is closing the tab
+    _provider_closing: bool = False
     _close_requested: bool = False
     _is_sending: bool = False
     _close_sent: bool = False  # whether the current channel has sent the close
@@ -196,7 +196,7 @@ class Tab:
 
     @property
     def acknowledged(self) -> int:
-        """Units that this client has acknowledged. The provider may charge them."""
+        """Units that this client has acknowledged, and that the provider may therefore charge."""
         return self.owner_tab.acknowledged
 
     def fits(self, units_in: int, units_out: int) -> bool:

@@ -7,8 +7,9 @@
         reply = await stream.answer()
     print(tab.outcome.cost)
 
-A dishonest provider could charge the whole cap, although it may charge only acknowledged answers. So the cap is small,
-and the client opens no more tabs with a provider that overcharged.
+Each request carries a voucher. The voucher states the largest allowed charge and the acknowledged units, and is signed
+with a key of the tab. A dishonest provider could charge the whole cap, although only acknowledged answers are owed. So
+the cap is small, and the client opens no more tabs with a provider that overcharged.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -48,7 +49,7 @@ from svc.tabs.tab import Tab
 
 DEFAULT_REQUESTS: Final = 20
 DEFAULT_WINDOW: Final = "1h"
-CLAIM_TIMEOUT_S: Final = 30.0  # an unclaimed order is then cancelled
+CLAIM_TIMEOUT_S: Final = 30.0  # an order that no provider has claimed after this time is cancelled
 _CONNECT_TIMEOUT_S: Final = 15.0  # to connect a claimed tab, or to send its close
 _SETTLE_TIMEOUT_S: Final = 120.0
 _LAST_SEND_TIMEOUT_S: Final = 2.0
@@ -58,7 +59,7 @@ BeforePost = Callable[[TabFile], Awaitable[None]]
 
 
 class TabOptions(TypedDict, total=False):
-    """Terms of a tab. `units_out` is the cap. By default, `requests` answers of default maximum length fit."""
+    """Terms of a tab. `units_out` is the cap. The default cap fits `requests` answers of the default maximum length."""
 
     provider: int | None
     requests: int
@@ -100,7 +101,11 @@ class _TabKeys:
 
 @attrs.frozen(slots=True)
 class StoredTabInfo:
-    """Tab of this wallet that is not checked yet. `job` is None if the coordinator does not know the job."""
+    """Stored tab of this wallet.
+
+    `acknowledged`: units that this client has acknowledged. `job`: the tab's job, or None if the coordinator does not
+    know the job.
+    """
 
     file: TabFile
     acknowledged: int
@@ -274,7 +279,7 @@ class Tabs:
 
     @asynccontextmanager
     async def _run_tab(self, stored: StoredTab, model: Model, *, claimed: bool) -> AsyncIterator[Tab]:
-        """Yield a connected tab. At the end, close and check it, unless the tab is kept or the block failed."""
+        """Yield a connected tab. At the end, close and check the tab, unless it is kept or the block failed."""
         async with self._connect_tab(stored, model, claimed=claimed) as tab:
             try:
                 yield tab

@@ -1,4 +1,4 @@
-"""Command `svc balance`: the wallet's balance, and how much of it open jobs may spend."""
+"""Command `svc balance`: the wallet's balance, and the part of the balance that open jobs may spend."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from common.quotes import FeeTerms
     from svc.records import BookRow
 
-_MAX_JOBS_PER_STATE: Final = 1000  # of open jobs, and of claimed jobs, that are added up
+_MAX_JOBS_PER_STATE: Final = 1000  # limit for the open jobs that are added up, and for the claimed jobs
 
 
 @click.command()

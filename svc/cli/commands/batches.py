@@ -86,7 +86,7 @@ _BUNDLE_OPTION = click.option(
 
 
 def _add_batch_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for the file and terms of a new batch. `command` gets them as its argument `order`."""
+    """Add the options for the file and terms of a new batch, and pass a `_BatchOrder` as `order`."""
 
     @_FILE_ARGUMENT
     @_WINDOW_OPTION
@@ -237,7 +237,7 @@ async def run_(
 
 
 async def _find_failed_lines(client: Client, batch_id: str, lines: int) -> list[int]:
-    """Return the numbers of the lines of an ended batch that failed and cost nothing."""
+    """Return the numbers of the lines that failed and cost nothing. The batch must have ended."""
     failed, seen = [], 0
     async for each in client.batches.results(batch_id):
         seen += 1

@@ -198,7 +198,7 @@ def _job_end_json(job: Job) -> dict[str, object]:
 async def _get_posted_job(client: Client, job_id: str) -> Job:
     """Return a job that may have a result.
 
-    Raises ResultUnreadable (`no_result`) if it is in no block yet, and PostRefused if its post was rejected.
+    Raises ResultUnreadable (`no_result`) if the job is in no block yet, and PostRefused if its post was rejected.
     """
     try:
         return await client.jobs.get(job_id)

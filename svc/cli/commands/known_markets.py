@@ -120,7 +120,7 @@ async def _require_deployment(client: Client, expected: str) -> AddressBook:
 
 
 async def _read_deployment(client: Client) -> AddressBook | None:
-    """Return the deployment that the coordinator reports, or None if it cannot be read."""
+    """Return the deployment that the coordinator reports, or None if the report cannot be read."""
     try:
         answer: Deployment = await client.reported_deployment()
         return reported_book(answer)

@@ -105,7 +105,7 @@ async def open_(
 
 @attrs.define
 class TabOpener:
-    """Opens tabs of one model, within the ceiling on amounts."""
+    """Opens tabs of one model. The amount of a tab may not exceed the ceiling."""
 
     connection: Connection
     client: Client

@@ -75,7 +75,7 @@ async def check_market(client: Client) -> list[CheckRow]:
 
 
 async def check_signing(client: Client) -> list[CheckRow]:
-    """Sign a test order and request its quote, which costs nothing."""
+    """Sign a test order and request its quote. A quote costs nothing."""
     enabled = next((model for model in await client.models.list(limit=None) if model.svc.enabled), None)
     provider = next((each for each in await client.market.providers(limit=None) if each.box_key is not None), None)
     if enabled is None or provider is None:

@@ -36,7 +36,7 @@ _LOCKED_MESSAGE: Final = "this page is locked: run svc serve link in a terminal,
 
 @attrs.define(eq=False)
 class PageAccess:
-    """Checks links and sessions. `port` names the cookie, because browsers share cookies between ports."""
+    """Checks links and sessions. The cookie's name contains `port`, because browsers share cookies between ports."""
 
     secret: bytes = attrs.field(repr=False)
     port: int

@@ -110,7 +110,7 @@ class PageRoutes:
         return WholeReply({**members, "base_url": self.base_url, "run": self.run_id, "has_node": chain is not None})
 
     async def _state(self, _: LocalRequest) -> WholeReply:
-        """Return the id of this run and the number of ledger changes, which the page polls."""
+        """Return the id of this run and the number of ledger changes. The page polls this route."""
         return WholeReply({"run": self.run_id, "changes": self.purchases.context.ledger.written_row_count})
 
     async def _wallet(self, _: LocalRequest) -> WholeReply:
