@@ -1,4 +1,4 @@
-"""Recent durations of claims, runs and relays, from which deadlines are computed.
+"""Recent durations, from which deadlines are computed. A relay lasts from the sending of an op until it is mined.
 
 Measurements can raise the configured margins, but never lower them.
 """

@@ -94,7 +94,7 @@ class Journal:
         return await self._read(entries.read_live_entries)
 
     async def read_job(self, job_id: bytes) -> Job | None:
-        """Return the job's row from the time of the latest claim, or None if the job has no entry."""
+        """Return the job as stored before its latest claim, or None if the job has no entry."""
         return await self._read(lambda connection: entries.read_job(connection, job_id))
 
     async def read_job_state(self, job_id: bytes) -> JournalState | None:

@@ -1,7 +1,7 @@
 """Publish the configured asks, and withdraw them when the daemon stops.
 
-A snapshot changes only the pairs of model and window that it lists. An ask that is no longer configured is therefore
-listed with zero rates, which withdraw the ask.
+A snapshot is the signed list of asks that svcd sends. It changes only the pairs of model and window in the list. To
+withdraw an ask, svcd lists its pair with zero rates.
 """
 
 from collections.abc import Iterable

@@ -68,8 +68,8 @@ class Claimer:
             offer.slot.release()
             return
 
-        # The window starts at the claim's block. svcd counts from before it sends the claim: this is earlier, and
-        # depends on no other clock.
+        # The window starts at the claim's block. svcd counts from the sending of the claim, which is earlier and needs
+        # no other clock.
         sent = trio.current_time()
         op = self.signer.sign_claim(job.job_id, job.order, self.clock.now())
         held = ClaimedJob(job, offer.model, offer.slot, sent + job.sla_secs, trace_context=offer.trace_context)
@@ -146,7 +146,7 @@ class Claimer:
             if found is not None and found.state != JobState.OPEN:
                 # A job that runs ahead may already have been settled or failed by this daemon.
                 is_ours = found.state == JobState.CLAIMED or held.pending_claim is not None
-                # The signed claim is not valid for another order under the same id.
+                # The claim covers only this order. The owner may have posted another order under the same job id.
                 return is_ours and found.provider_id == self.provider_id and found.order == held.job.order
             if trio.current_time() + _LOOKUP_INTERVAL_S >= until:
                 return None

@@ -1,4 +1,4 @@
-"""Fail a job with a signed `fail`, which refunds the owner at once. A reclaim is possible only after the window."""
+"""Fail a job with a signed `fail`, which refunds the owner at once. Otherwise, the owner must wait for the window."""
 
 from functools import partial
 from typing import Final
