@@ -38,7 +38,7 @@ _STATE_READER: Final = ObjectReader("the state of a tab", "malformed_state")
 
 
 class TabFull(Exception):
-    """The tab has no room for the request or answer: its cap, open requests or chunks are at a limit."""
+    """Error for a request or answer that exceeds a limit of the tab: its cap, open requests or chunks."""
 
 
 class WrongAnswer(Exception):

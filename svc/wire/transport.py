@@ -103,8 +103,8 @@ class Transport:
         """Send a request, with retries. Return an answer with an `expected` status. Otherwise raise the last error.
 
         With `retry`, the request is retried if the error response's `x-svc-retryable` header allows it. If `resend` is
-        also True, the request is retried if no answer arrived. Retries end at the `deadline`, in the event loop's time,
-        or without a deadline, after the policy's number of attempts.
+        also True, the request is retried if no answer arrived. Retries end at the `deadline`, in the event loop's time.
+        Without a deadline, the policy limits the number of retries.
         """
         attempt = 0
         while True:

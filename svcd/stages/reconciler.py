@@ -37,7 +37,7 @@ Verdict = Literal["wait", "not_claimed", "settled", "failed", "claim_expired", "
 
 
 def decide_verdict(entry: JobEntry, job: Job | None, provider_id: int, now: float) -> Verdict:
-    """Decide how to resume a live journal entry. `job` is the job's row on the chain, or None."""
+    """Decide how to resume a live journal entry. `job` is the coordinator's row of the job, or None."""
     if job is not None and job.order != entry.job.order:
         # The owner posted another order under the same id. If this provider claimed that order, fail the job, because a
         # reclaim costs more reputation.

@@ -34,7 +34,8 @@ from svcd.stages.pipeline import Pipeline
 log = structlog.get_logger(__name__)
 
 _MAX_RETRY_PAUSE_S: Final = 10.0
-_SIGN_AGAIN_AFTER_S: Final = 500.0  # a signature is valid for 600 s; a second one is safe, as a job settles once
+# A signature is valid for 600 s. A second signature is safe, because a job settles only once.
+_SIGN_AGAIN_AFTER_S: Final = 500.0
 # After a reorg, the coordinator rebroadcasts the claim, which is mined again within a few blocks. If the chain rejects
 # that claim (for example because the token is paused), the job stays open and must be claimed again.
 _CLAIM_AGAIN_AFTER_S: Final = 20.0
