@@ -131,7 +131,7 @@ class _TextPieces(list[str]):
 
 
 class _IndexedItems(list[object]):
-    """List of items with a lookup by `index`, because a search for each delta would take quadratic time."""
+    """List of items with a lookup by `index`, because a search for each event would take quadratic time."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -62,7 +62,8 @@ class Claimer:
             offer.slot.release()
             return
         if not await self.pipeline.journal.record_claiming(job, offer.model):
-            # The job book is behind the chain. Claiming again would overwrite the journal's entry and result.
+            # The coordinator's index is behind the chain, so it offers a job that svcd already worked on. A new claim
+            # would overwrite the journal's entry and result.
             log.info("claim skipped", job=job.job_id.hex(), reason="the journal has work on this job")
             self.pipeline.exclusions.exclude_briefly(job.job_id)
             offer.slot.release()
@@ -120,7 +121,7 @@ class Claimer:
             self._handle_refusal(offer, outcome)
             pending_claim.refuse(describe_outcome(outcome))
             return
-        if claimed is None:  # the stake counts against the limits until the job ends
+        if claimed is None:  # the amount at stake counts against the limits until the job ends
             log.warning("claim outcome unknown", job=held.hex_id, outcome=describe_outcome(outcome))
             return
         await self._record_claimed(held)

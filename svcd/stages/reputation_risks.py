@@ -72,5 +72,5 @@ async def read_allowed_windows(
     try:
         return [window for window in sorted(frozenset(offered)) if await chain.allows_window(window)]
     except Unavailable:
-        # The windows cannot be read. Report no risk, because claimed jobs wait for the node in any case.
+        # Without the node, the windows are unknown. Report no risk, because no job runs before the node answers.
         return None

@@ -18,7 +18,7 @@ _MAX_CERTIFICATE_CHARS: Final = 16_384
 
 @attrs.frozen(slots=True)
 class PublishedEndpoint:
-    """URL and certificate (PEM) of the direct endpoint. The `welcome` message sends both to the owner of a tab."""
+    """URL and certificate (PEM) of the direct endpoint. A tab's owner gets both in the `welcome` message."""
 
     url: str
     certificate: str = attrs.field(repr=False)

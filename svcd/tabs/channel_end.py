@@ -63,7 +63,7 @@ class _HelloBucket:
 
 @attrs.define(slots=True, eq=False)
 class ChannelEnd:
-    """Provider's end of the channels of one tab. `build_welcome` returns the payload of the next welcome."""
+    """Provider's end of the channels of one tab. `build_welcome` returns the payload of the reply to a `hello`."""
 
     binding: ChannelBinding
     box_secret: SecretKey

@@ -68,7 +68,7 @@ class _Disconnected(Exception):
 
 @attrs.define(slots=True, eq=False)
 class DirectServer:
-    """Server on a bound socket. `published_endpoint` is the endpoint that the `welcome` message tells the owner."""
+    """Server on a bound socket. `published_endpoint` is sent to owners in the `welcome` message."""
 
     listening_socket: socket.socket
     tls_context: ssl.SSLContext
