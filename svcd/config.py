@@ -195,7 +195,7 @@ def read_config(path: Path, environ: Mapping[str, str] = os.environ) -> DaemonCo
     file = read_settings(path)
     credentials = path.absolute().parent / "credentials"
     if not environ.get("CREDENTIALS_DIRECTORY") and credentials.is_dir():
-        # Outside the systemd unit, an operator's commands read the files that systemd gives the unit.
+        # systemd sets this variable only for the daemon. Commands in a shell read the same key files from this folder.
         environ = {**environ, "CREDENTIALS_DIRECTORY": str(credentials)}
     try:
         return _read_keys(file, environ)

@@ -1,6 +1,6 @@
 """Cut the lines of a batch into jobs, and choose the bid and provider of each job.
 
-a line without rates                  goes to a provider in the network's plan for its model, at the provider's ask
+a line without rates                  goes to a provider in the coordinator's plan for its model, at the provider's ask
 a line with rates, and `providers`    goes to one of these providers, in turn
 a line with rates, no `providers`     becomes an open order of its own, sealed to the escrow
 
@@ -93,8 +93,7 @@ def market_rates(asks: Sequence[Ask], *, for_all_providers: bool) -> Rates:
 
 @attrs.define(slots=True)
 class _ProviderShare:
-    """Planned share of one provider. `job_count`, `used_units` and `line_count` count the work assigned to it so
-    far."""
+    """Planned share of one provider. `job_count`, `used_units` and `line_count` count the work assigned so far."""
 
     allocation: Allocation
     limits: BundleLimits
@@ -110,8 +109,8 @@ class _ProviderShare:
     def try_add_job(self, lines: Sequence[PricedRequest]) -> bool:
         """Assign a job with these lines to the provider. Return False if the provider has no capacity for the job.
 
-        The provider may get as many jobs as the plan has lines for it. If its speed is known and it accepts bundles, it
-        may get more jobs, as long as the units of all jobs fit into that many bundles of maximum size.
+        The provider may get one job per line that the plan allocates to it. A provider that accepts bundles and whose
+        speed is known may get more jobs, as long as all units fit into one bundle of maximum size per allocated line.
         """
         rates = bundle_rates(self.bid.rates)
         units = sum(

@@ -24,7 +24,7 @@ _TERM_FIELDS: Final = frozenset({"model", "rate_in", "rate_out", "units_out"})
 
 @attrs.frozen(slots=True)
 class BatchLine:
-    """Line of a batch. `number` counts non-blank lines from 1. Without `rates`, the network's plan sets the price."""
+    """Line of a batch. `number` counts non-blank lines from 1. Without `rates`, the chosen provider's ask applies."""
 
     number: int
     url: str

@@ -71,12 +71,12 @@ class RejectedLine:
 
 
 def prepare_jobs(context: BatchContext, wallet: Wallet, orders: Sequence[JobOrder]) -> list[PreparedJob | RejectedLine]:
-    """Prepare each job. Return the rejected line in place of a job that has one."""
+    """Prepare each job. In place of a job with a line that cannot be ordered, return this line."""
     return [_prepare_job(context, wallet, order) for order in orders]
 
 
 def price_jobs(context: BatchContext, orders: Sequence[JobOrder]) -> list[int | RejectedLine]:
-    """Return the amount of each job. Return the rejected line in place of a job that has one."""
+    """Return the amount of each job. In place of a job with a line that cannot be ordered, return this line."""
     return [_price_job(context, order) for order in orders]
 
 

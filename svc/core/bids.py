@@ -6,7 +6,7 @@
     one      any         the given rate; the other rate is zero
     both     any         the given rates
 
-An order that names no provider is open. Any provider may claim an open order, and it is sealed to the escrow.
+An order that names no provider is open. It is sealed to the escrow's key, and any provider may claim it.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Bundles: jobs that several consecutive lines of a batch share. Computes their size and cost. No I/O."""
+"""Compute the size and cost of bundles. A bundle is a job with several consecutive lines of a batch. No I/O."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ UNBUNDLED_LIMITS: Final = BundleLimits()
 
 
 def bundle_limits_for(ask: Ask, max_items: int | None) -> BundleLimits:
-    """Return the bundle limits of an ask's provider, and at most `max_items` lines if the caller sets it."""
+    """Return the bundle limits of an ask's provider. `max_items`, if not None, lowers the limit of lines."""
     items = max(1, min(ask.largest_bundle or 1, MAX_ITEMS, max_items or MAX_ITEMS))
     speed = None if ask.reliability is None else ask.reliability.units_per_sec
     if speed is None or speed <= 0:

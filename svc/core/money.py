@@ -46,7 +46,7 @@ class Token:
 
 @attrs.frozen(slots=True)
 class Ceiling:
-    """Maximum amount in base units. `is_default` is True if no ceiling was set. `advice` says how to raise it."""
+    """Maximum amount in base units. `is_default` is True if the user set none. `advice` says how to raise it."""
 
     max_amount: int
     is_default: bool

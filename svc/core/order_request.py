@@ -16,7 +16,7 @@ from svc.records import Model
 
 @attrs.frozen(slots=True)
 class OrderRequest:
-    """Requested order. `endpoint` is the model's endpoint by default. Set it only to `/v1/embeddings`."""
+    """Requested order. `endpoint` is None for the model's own endpoint. The only other value is `/v1/embeddings`."""
 
     model: str
     input: ModelInput

@@ -93,7 +93,7 @@ class PreparedOrder:
         return build_signing_request("payment", market.domains.token, authorization)
 
     def submission(self, amount: int, auth_sig: bytes, container_cid: str | None = None) -> dict[str, Any]:
-        """Return the body that posts the job, with the container, or with the `container_cid` of an uploaded one."""
+        """Return the body that posts the job. An uploaded container is named by its `container_cid`."""
         body = self.quote_body() | {"amount": str(amount), "auth_sig": hex_of(auth_sig)}
         if container_cid is not None:
             return body | {"container_cid": container_cid}

@@ -27,7 +27,7 @@ _TYPE_CHECKS: Final[dict[str, Callable[[object], bool]]] = {
 
 
 def check_parameters(schema: Mapping[str, Any] | None, model_input: Input) -> tuple[str, ...]:
-    """Return the parameters that the schema does not list. They are sent, but the model may ignore them.
+    """Return the parameters that the schema does not list. The model may ignore these parameters.
 
     Raises Refused for a parameter whose subschema is false or does not match. Even without a schema,
     `reasoning_max_tokens` must be below the output cap, and `min_tokens` must not exceed it.

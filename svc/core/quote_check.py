@@ -40,7 +40,10 @@ def compute_quote(prepared: PreparedOrder, terms: FeeTerms) -> Quoted:
 
 
 def check_amount(prepared: PreparedOrder, quote: Quote, ceiling: Ceiling) -> int:
-    """Return the amount to authorise. Raises QuoteRefused if the quote does not match the order, and OverCeiling."""
+    """Return the amount to authorise.
+
+    Raises QuoteRefused if the quote does not match the order, or OverCeiling if the amount is above the ceiling.
+    """
     sealed, authorization = prepared.sealed_order, quote.authorization
     order, domain = sealed.order, sealed.market.domains.token.domain
     try:

@@ -24,7 +24,7 @@ RESULT_KEY_PURPOSE: Final = "result key"
 
 @attrs.frozen(slots=True)
 class SealedContainer:
-    """Container and its commitment."""
+    """Sealed input (the container), and its commitment `c`, which the order contains."""
 
     container: bytes = attrs.field(repr=False)
     c: bytes
@@ -83,7 +83,7 @@ class ResultReader:
     def _find_key(self, head: bytes) -> SecretKey:
         """Return the first key that opens the wrapped seed, or the last key if no other key opens the seed.
 
-        The last key is not tried here. If it is wrong too, the opener raises the error.
+        The last key is not tried here, because the opener raises the error for a wrong key.
         """
         *others, last = self._keys
         wrap = ContainerHead.parse(head)

@@ -38,11 +38,11 @@ _STATE_READER: Final = ObjectReader("the state of a tab", "malformed_state")
 
 
 class TabFull(Exception):
-    """The tab has no room for the request or answer: its cap, open requests or chunks are at a limit."""
+    """Error for a request or answer that exceeds a limit of the tab: its cap, open requests or chunks."""
 
 
 class WrongAnswer(Exception):
-    """The provider broke the protocol. The answer is not acknowledged."""
+    """Error for an answer that breaks the protocol. The client does not acknowledge this answer."""
 
 
 def first_choice_text(chunk: Mapping[str, Any]) -> str:
@@ -101,7 +101,7 @@ class StreamedText:
 
 @attrs.define(eq=False)
 class OpenRequest:
-    """Request without an acknowledged answer. `chunks` has the text received so far, and the whole text at the end."""
+    """Request without an acknowledged answer. `chunks` has the received text, which `finish` completes."""
 
     id: int
     input: dict[str, object] = attrs.field(repr=False)
@@ -116,7 +116,7 @@ class OpenRequest:
     _text: StreamedText = attrs.field(factory=StreamedText, repr=False)
 
     def extend(self, delta: TabDelta) -> None:
-        """Add the new chunks of a delta. Raises WrongAnswer for a gap or too many bytes."""
+        """Add the new chunks of a `TabDelta` message. Raises WrongAnswer for a gap or too many bytes."""
         if delta.first_chunk_index > len(self.chunks):
             raise WrongAnswer(f"request {self.id}: the provider skipped chunks")
         for chunk in delta.chunks[len(self.chunks) - delta.first_chunk_index :]:
@@ -127,7 +127,10 @@ class OpenRequest:
             self.chunks.append(chunk)
 
     def finish(self, answer: TabAnswer) -> None:
-        """Add the text that was not streamed, and set the exchange to acknowledge. Raises WrongAnswer."""
+        """Add the text that was not streamed, and set the exchange to acknowledge.
+
+        Raises WrongAnswer if the units do not fit the request, or if the answer differs from the streamed text.
+        """
         if answer.units_in != self.units_in:
             raise WrongAnswer(
                 f"request {self.id}: the answer counts {answer.units_in} units of input instead of {self.units_in}"
@@ -169,9 +172,8 @@ class OwnerTab:
     """Vouchers and requests of one tab.
 
     `voucher_number`, `totals`, `chain_hash` and `recent_ids` are stored before a voucher is sent. `chain_hash` is the
-    last hash of the chain of exchanges. `recent_ids` are the last acknowledged ids. If the provider missed their
-    acknowledgement, it is sent again. No request has an id of `reserved_id` or more. `voucher_wallet` signs the
-    vouchers.
+    last hash of the chain of exchanges. `recent_ids` are the last acknowledged ids, which are acknowledged again if the
+    provider missed the message. All requests have ids below `reserved_id`. `voucher_wallet` signs the vouchers.
     """
 
     job_id: bytes

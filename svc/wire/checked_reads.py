@@ -172,7 +172,8 @@ class _Download(Generic[S]):
 class _IdCheck:
     """Compares content with its id.
 
-    Unreadable content is read on, up to `max_bytes`. If it matches its id, the provider is at fault, not the gateway.
+    Unreadable content is also read, up to `max_bytes`. If this content matches the id, the provider is at fault, not
+    the gateway.
     """
 
     cid: Cid

@@ -49,7 +49,7 @@ async def direct_routes(endpoint: DirectEndpoint, policy: DirectPolicy, clock: C
 
 
 class _PinnedAddressTransport(httpx.AsyncBaseTransport):
-    """Transport for URLs with a checked IP address. Sends the host name, and verifies that the certificate has it."""
+    """Transport for URLs with a checked IP address. Sends the host name, and requires a certificate for that name."""
 
     def __init__(self, host: str, port: int, inner: httpx.AsyncHTTPTransport) -> None:
         self._host, self._inner = host, inner

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class CallWithHeaders(Protocol):
-    """Calls `send` with the header of a session or token."""
+    """Function that calls `send` with the header of a session or token."""
 
     async def __call__(self, send: Callable[[dict[str, str]], Awaitable[T]], /) -> T: ...
 

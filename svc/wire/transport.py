@@ -47,10 +47,10 @@ class ProxyAnswered(ConnectionFailed):
 
 
 class Clock(Protocol):
-    """Clock that the dates of the coordinator's answers correct."""
+    """Local clock, corrected by the `date` headers of the coordinator's answers."""
 
     def observe(self, date: float) -> None:
-        """Record the Unix seconds in the `date` header of an answer. Call this before its body is read."""
+        """Correct the clock by an answer's `date`, in Unix seconds. Call this before the answer's body is read."""
 
     def now(self) -> int:
         """Return the Unix seconds of the coordinator's clock."""
@@ -60,7 +60,7 @@ class Clock(Protocol):
 class Transport:
     """Sends requests to one coordinator. `attempt_timeout_s` limits each attempt that has no deadline.
 
-    The limit is for servers that send a byte at a time. Uploads of files may take longer.
+    Without this limit, a server that sends a byte at a time could block the client. Uploads of files have no limit.
     """
 
     http: httpx.AsyncClient
@@ -103,8 +103,8 @@ class Transport:
         """Send a request, with retries. Return an answer with an `expected` status. Otherwise raise the last error.
 
         With `retry`, the request is retried if the error response's `x-svc-retryable` header allows it. If `resend` is
-        also True, the request is retried if no answer arrived. Retries end at the `deadline`, in the event loop's time,
-        or without a deadline, after the policy's number of attempts.
+        also True, the request is retried if no answer arrived. Retries end at the `deadline`, in the event loop's time.
+        Without a deadline, the policy limits the number of retries.
         """
         attempt = 0
         while True:

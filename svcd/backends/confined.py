@@ -2,8 +2,8 @@
 
 The program runs as svcd's user, which can read systemd's credentials, the journal and the key files. Landlock blocks
 the paths permanently for the program and its descendants. Landlock also blocks ptrace and /proc/PID/mem of all other
-processes and, from Linux 6.12, signals to them. It does not block /proc/PID/environ, which svcd closes with
-`hide_memory` in `common/daemon/secrets.py`.
+processes and, from Linux 6.12, signals to them. Landlock does not block /proc/PID/environ. svcd blocks
+this file with `hide_memory` in `common/daemon/secrets.py`.
 
 Landlock can only grant access. This module grants everything except the blocked paths and their parent directories, and
 then grants, one by one, the other entries that the parents have at the start. The program can list every directory.

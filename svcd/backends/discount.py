@@ -21,7 +21,8 @@ class AskRates:
 class Discount:
     """Discount that grows from 0 to `max_percent` within `ramp_seconds` without load.
 
-    The load limits the discount: the limit falls linearly to 0 at a load of `busy_load`. `max_percent` 0 disables it.
+    The load limits the discount: the limit falls linearly to 0 at a load of `busy_load`. With `max_percent` 0, the
+    discount is always 0.
     """
 
     model: str

@@ -169,7 +169,7 @@ def _build_work_output(answer: dict[str, object], work: ModelWork) -> WorkOutput
 
 
 def _output_units(answer: dict[str, object], output: object, work: ModelWork) -> int:
-    """Return the output units: the program's count, or otherwise the units of a text, or the order's `units_out`."""
+    """Return the program's count of output units. Without a count, count the units of a text, or use `units_out`."""
     if "completion_tok" in answer:
         try:
             return read_count(answer["completion_tok"], "completion_tok")

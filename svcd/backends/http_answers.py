@@ -108,7 +108,7 @@ async def read_body(response: httpx.Response, max_length: int) -> bytes:
 async def stream_body(response: httpx.Response, handle_piece: Callable[[bytes], bool]) -> None:
     """Pass the body in pieces to `handle_piece`, until the response ends or `handle_piece` returns True.
 
-    In the latter case, wait up to a second for the end of the response, so that its connection can be reused.
+    After True, wait up to a second for the end of the response, so that the connection can be reused.
     """
     try:
         with trio.CancelScope() as reading:

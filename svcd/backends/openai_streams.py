@@ -35,7 +35,7 @@ class Assembler(Protocol):
 
 @attrs.define(slots=True)
 class ResponsesAssembler:
-    """Assembler of `/v1/responses`. The last event has the whole answer, so deltas are only counted."""
+    """Assembler of `/v1/responses`. The last event has the whole answer, so events with a part are only counted."""
 
     event_count: int = 0
     _answer: dict[str, object] | None = None
@@ -131,7 +131,7 @@ class _TextPieces(list[str]):
 
 
 class _IndexedItems(list[object]):
-    """List of items with a lookup by `index`, because a search for each delta would take quadratic time."""
+    """List of items with a lookup by `index`, because a search for each event would take quadratic time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ def _to_plain_json(value: object) -> object:
     return {key: _to_plain_json(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
-# Strings that a delta has in full. Every other string in a delta is a piece of a longer text.
+# Members whose string arrives whole in one event. Any other string in an event is a piece of a longer text.
 _UNSPLIT_MEMBERS: Final = frozenset({"role", "id", "type", "finish_reason", "index"})
 
 

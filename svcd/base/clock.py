@@ -12,7 +12,7 @@ MAX_SKEW_S: Final = 900.0
 # Do not correct a smaller skew, because a `date` header has whole seconds and arrives late.
 _NEGLIGIBLE_SKEW_S: Final = 5.0
 
-# If the skew jumps by more, one of the clocks was set, so use the new skew.
+# A larger change of the skew means that one of the clocks was set, so correct the local time by the new skew.
 _MIN_CLOCK_JUMP_S: Final = 60.0
 
 

@@ -1,4 +1,4 @@
-"""Kinds of values that only the settings in svcd.toml have, in addition to `common.settings.kinds`."""
+"""Parsers for the values of settings in svcd.toml that `common.settings.kinds` does not have."""
 
 import re
 from collections.abc import Hashable
@@ -82,7 +82,7 @@ def _reject_text(text: str) -> NoReturn:
 
 
 def unordered_list(kind: Kind[T], at_least: int = 0) -> Kind[frozenset[T]]:
-    """Return the kind of a list whose order has no meaning."""
+    """Return the kind of a setting that is a list in svcd.toml and is read as a set."""
     ordered = list_of(kind, at_least)
     return Kind(
         ordered.expected,
@@ -94,7 +94,7 @@ def unordered_list(kind: Kind[T], at_least: int = 0) -> Kind[frozenset[T]]:
 http_url: Final = parsed_string("an http:// or https:// address", _parse_url)
 https_url: Final = parsed_string("an https:// address", _parse_https_url)
 host_and_port: Final = parsed_string("an address and a port, such as 0.0.0.0:9404", _parse_host_and_port)
-# Base units are strings, because they may exceed the 64 bits of TOML's integers.
+# Amounts in base units are TOML strings, because an amount may exceed the 64 bits of a TOML integer.
 base_units: Final = parsed_string('a whole number in a string, such as "1000000"', _parse_base_units)
 json_path: Final = parsed_string("a path into JSON, such as data[0].id", JsonPath.parse)
 single_value_path: Final = parsed_string("a path to one value in JSON, such as data[0].id", _parse_single_path)

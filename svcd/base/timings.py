@@ -1,4 +1,4 @@
-"""Recent durations of claims, runs and relays, from which deadlines are computed.
+"""Recent durations, from which deadlines are computed. A relay lasts from the sending of an op until it is mined.
 
 Measurements can raise the configured margins, but never lower them.
 """
@@ -55,7 +55,7 @@ class Timings:
         self._run_durations[model].add(seconds)
 
     def margin(self, configured_s: float) -> float:
-        """Return the seconds to reserve after the run: enough for two relays, in case the first relay fails."""
+        """Return the seconds to reserve after the run: enough to relay a settle twice, in case the first one fails."""
         return max(configured_s, 2 * self._relay_durations.high_quantile())
 
     def shortest_window(self, model: str, configured_margin_s: float) -> float:

@@ -105,7 +105,7 @@ class MarketReader:
         return gateway if isinstance(gateway, str) and gateway else None
 
     async def read_floors(self) -> Floors:
-        """Return the lowest rates on the book."""
+        """Return the lowest published rates of each model and window."""
         rows = [read_shape(_Floor, row) for row in await self._read_pages("/evm/asks/floors", "floors")]
         return {(row.model_id, row.sla): (row.rate_in, row.rate_out) for row in rows}
 

@@ -30,7 +30,7 @@ class OpSigner:
         return {"address": self.address, "nonce": nonce, "signature": signature, "role": role}
 
     def sign_claim(self, job_id: bytes, order: Order, issued_at: int) -> RequestBody:
-        """Sign a claim. `terms` is the order's hash, which is not signed. The chain rejects a claim for other terms."""
+        """Sign a claim. `terms`, the order's hash, is not signed, but the chain rejects the claim of another order."""
         return {
             "op": "claim",
             "job_id": hex_of(job_id),

@@ -94,7 +94,7 @@ class Journal:
         return await self._read(entries.read_live_entries)
 
     async def read_job(self, job_id: bytes) -> Job | None:
-        """Return the job's row from the time of the latest claim, or None if the job has no entry."""
+        """Return the job as stored before its latest claim, or None if the job has no entry."""
         return await self._read(lambda connection: entries.read_job(connection, job_id))
 
     async def read_job_state(self, job_id: bytes) -> JournalState | None:
@@ -146,9 +146,9 @@ class Journal:
     async def next_signing_time(self, name: str, *, skip_s: int = 0) -> int:
         """Return a Unix time for signing that is newer than every earlier signing time, even after a restart.
 
-        The result is newer by more than `skip_s` seconds, but at most as far ahead as the chain accepts. A stored time
-        further ahead came from a wrong clock, and the chain rejected its signatures. In this case, return the current
-        time.
+        The result is newer by more than `skip_s` seconds, but at most as far ahead as the chain accepts. If the stored
+        time is even further ahead, a wrong clock caused it, and the chain rejected the signatures. Then return the
+        current time.
         """
         now = int(self._unix_clock())
         before = await self._read(lambda connection: entries.read_value(connection, name))
@@ -237,7 +237,7 @@ class Journal:
 def _is_disk_failure(error: Exception) -> bool:
     """Return True for a failing disk or a damaged database, and False for a bug.
 
-    `DatabaseError` itself reports a damaged file. Its other subclasses report wrong statements and values.
+    sqlite3 reports a damaged file as `DatabaseError` itself, and wrong statements and values as its subclasses.
     """
     return isinstance(error, OSError | sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
 

@@ -98,7 +98,7 @@ class _Checks:
             )
 
     async def check_direct_endpoint(self) -> AsyncIterator[CheckRow]:
-        """Check the direct endpoint's certificate, and then the URL if the daemon runs, or otherwise the port."""
+        """Check the direct endpoint's certificate. Then check the URL if the daemon runs, or the port if not."""
         tabs = self.config.tabs
         if tabs is None:
             return

@@ -148,6 +148,6 @@ def _count_failure_reasons(config: DaemonConfig, since: float) -> dict[tuple[str
         with closing(sqlite3.connect(f"file:{config.state_directory / JOURNAL_FILE}?mode=ro", uri=True)) as connection:
             for model, reason, claim_sent in connection.execute(statement, (since,)):
                 found[utc_day(claim_sent), model][reason or "unknown"] += 1
-    except sqlite3.DatabaseError:  # the journal is missing, or this user cannot read it; only the reasons need it
+    except sqlite3.DatabaseError:  # the journal is missing or unreadable; show the earnings without reasons
         return {}
     return found

@@ -151,7 +151,7 @@ async def _send_registration(
 
 
 async def _estimate_cost(chain: ChainReader, address: bytes) -> TransactionCost:
-    """Estimate the cost. The estimate simulates the call. Raise `Unavailable` if the registry would reject the call."""
+    """Estimate the cost by simulating the call. Raise `Unavailable` if the registry would reject the call."""
     call = {"from": hex_of(address), "to": hex_of(chain.address_book.provider_registry), "data": hex_of(_REGISTER_CALL)}
     block = await chain.call_node("eth_getBlockByNumber", "latest", False)
     base = read_quantity(block if isinstance(block, dict) else {}, "baseFeePerGas")

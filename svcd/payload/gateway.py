@@ -29,7 +29,7 @@ class PayloadGateways:
     gateways: Gateways
 
     async def fetch(self, cid: str, spool: Spool, deadline: float, check: Callable[[], Awaitable[T]]) -> T:
-        """Fetch the content into `spool`, and return the result of `check`, which raises `WorkFailed`.
+        """Fetch the content into `spool`, and return the result of `check`. `check` raises `WorkFailed` on a mismatch.
 
         Raise the `WorkFailed` of the first gateway with wrong content (`bad_container` if the content is too long), or
         `task_unresolved` if no gateway returned content.

@@ -42,7 +42,7 @@ def check_units(modality: Modality, model_input: Mapping[str, object], *, units_
         _check_media_units(modality, model_input, units_in, units_out)
         return
     try:
-        # Only the input is checked, because the backend limits its output itself.
+        # Check only the input, because the backend limits the output.
         needed = units_of(modality, model_input, units_out=units_out).units_in
     except Refused as refusal:
         raise WorkFailed("units_in_short", str(refusal)) from None

@@ -52,7 +52,7 @@ class Spool:
         return self._file is None
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the container's frames. For a large payload, call this in a thread, because it reads a file."""
+        """Yield the payload's encrypted frames. Call this in a thread if the payload is in a file."""
         if self._file is None:
             yield bytes(self._memory[:FIRST_PIECE_BYTES])
             for at in range(FIRST_PIECE_BYTES, len(self._memory), SEALED_FRAME_BYTES):

@@ -26,8 +26,8 @@ from svcd.stages.offers import Offer
 def max_amount_for(owner: OwnerRecord, table: AheadTable) -> int:
     """Return the highest amount of a job that may run ahead for this owner.
 
-    The amount is 0 until `settled_jobs` jobs have settled, and again after each unpaid job. Each unpaid job also halves
-    the amount, and every `settled_jobs` jobs that settle afterwards double it again.
+    The amount is 0 until `settled_jobs` jobs have settled, and after an unpaid job until as many more have settled.
+    Each unpaid job also halves the amount, and every `settled_jobs` jobs that settle afterwards double it again.
     """
     if owner.settled_jobs < table.settled_jobs or (
         owner.unpaid_jobs and owner.settled_jobs_since_unpaid < table.settled_jobs

@@ -1,7 +1,7 @@
 """Publish the configured asks, and withdraw them when the daemon stops.
 
-A snapshot changes only the pairs of model and window that it lists. An ask that is no longer configured is therefore
-listed with zero rates, which withdraw the ask.
+A snapshot is the signed list of asks that svcd sends. It changes only the pairs of model and window in the list. To
+withdraw an ask, svcd lists its pair with zero rates.
 """
 
 from collections.abc import Iterable
@@ -43,10 +43,10 @@ class AskPublisher:
     journal: Journal
     health: DaemonHealth
     _wanted_asks: frozenset[Ask] = frozenset()
-    _own_asks: frozenset[Ask] = frozenset()  # published by this daemon, or already on the book as configured
+    _own_asks: frozenset[Ask] = frozenset()  # published by this daemon, or already published as configured
     _skip_s: int = 0
     _is_unlisted_logged: bool = False
-    _unconfirmed_asks: frozenset[Ask] = frozenset()  # sent without a confirmation, so they may still appear on the book
+    _unconfirmed_asks: frozenset[Ask] = frozenset()  # sent without a confirmation, so the chain may still accept them
 
     def add_asks(self, asks: Iterable[Ask]) -> None:
         """Add asks to publish."""
@@ -86,7 +86,7 @@ class AskPublisher:
         metrics.asks_published.set(len(posted))
         if not quotes:
             return True
-        # The book hides the asks of an unlisted provider, so svcd cannot compare them with the wanted asks.
+        # The coordinator hides the asks of an unlisted provider, so svcd cannot compare them with the wanted asks.
         if wanted and not (await self.coordinator.read_provider(self.provider_id)).listed:
             self._log_unlisted()
             return True
@@ -132,7 +132,7 @@ class AskPublisher:
 def find_changed_asks(wanted: Iterable[Ask], posted: Iterable[Ask]) -> list[Ask]:
     """Return the quotes that change the `posted` asks to the `wanted` asks.
 
-    Withdrawals come first, so that a truncated list never leaves too many asks on the book.
+    Withdrawals come first, so that a truncated list never leaves unwanted asks published.
     """
     wanted, posted = frozenset(wanted), frozenset(posted)
     pairs = {(ask.model_id, ask.sla) for ask in wanted}

@@ -1,4 +1,4 @@
-"""Read the capacity that the registry grants to this provider. Request more if it is below the configured slots."""
+"""Read the capacity that the registry grants to this provider, and request more if needed for the configured slots."""
 
 from typing import Final, NoReturn
 

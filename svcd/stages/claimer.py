@@ -62,14 +62,15 @@ class Claimer:
             offer.slot.release()
             return
         if not await self.pipeline.journal.record_claiming(job, offer.model):
-            # The job book is behind the chain. Claiming again would overwrite the journal's entry and result.
+            # The coordinator's index is behind the chain, so it offers a job that svcd already worked on. A new claim
+            # would overwrite the journal's entry and result.
             log.info("claim skipped", job=job.job_id.hex(), reason="the journal already has an entry for this job")
             self.pipeline.exclusions.exclude_briefly(job.job_id)
             offer.slot.release()
             return
 
-        # The window starts at the claim's block. svcd counts from before it sends the claim: this is earlier, and
-        # depends on no other clock.
+        # The window starts at the claim's block. svcd counts from the sending of the claim, which is earlier and needs
+        # no other clock.
         sent = trio.current_time()
         op = self.signer.sign_claim(job.job_id, job.order, self.clock.now())
         held = ClaimedJob(job, offer.model, offer.slot, sent + job.sla_secs, trace_context=offer.trace_context)
@@ -120,7 +121,7 @@ class Claimer:
             self._handle_refusal(offer, outcome)
             pending_claim.refuse(describe_outcome(outcome))
             return
-        if claimed is None:  # the stake counts against the limits until the job ends
+        if claimed is None:  # the amount at stake counts against the limits until the job ends
             log.warning("claim outcome unknown", job=held.hex_id, outcome=describe_outcome(outcome))
             return
         await self._record_claimed(held)
@@ -146,7 +147,7 @@ class Claimer:
             if found is not None and found.state != JobState.OPEN:
                 # A job that runs ahead may already have been settled or failed by this daemon.
                 is_ours = found.state == JobState.CLAIMED or held.pending_claim is not None
-                # The signed claim is not valid for another order under the same id.
+                # The claim covers only this order. The owner may have posted another order under the same job id.
                 return is_ours and found.provider_id == self.provider_id and found.order == held.job.order
             if trio.current_time() + _LOOKUP_INTERVAL_S >= until:
                 return None

@@ -1,4 +1,4 @@
-"""Fail a job with a signed `fail`, which refunds the owner at once. A reclaim is possible only after the window."""
+"""Fail a job with a signed `fail`, which refunds the owner at once instead of after the end of the window."""
 
 from functools import partial
 from typing import Final
@@ -63,6 +63,6 @@ class Failer:
             case "ended":
                 return await self.pipeline.record_failed(held, reason)
             case "held" if isinstance(outcome, ChainRefused) and outcome.reason != "StaleOp":
-                # Only a stale signature is worth another attempt.
+                # Except after `StaleOp`, the chain would reject a retry for the same reason.
                 return await self.pipeline.record_given_up(held, reason)
         raise _NotConfirmed

@@ -67,7 +67,7 @@ class JobLookup:
             # The next mined claim starts a new window, even if the same claim is mined again.
             return LookupResult("open", held.with_window_from(trio.current_time()) if held.was_claimed else held)
         if job.provider_id != self.provider_id:
-            # The order expired or was cancelled. For a job that runs ahead, only the outcome of the claim decides.
+            # A cancelled job without a provider is over. For a job that runs ahead, wait for the claim's outcome.
             is_over = job.state == JobState.CANCELLED and job.provider_id == 0
             return LookupResult("ended" if is_over and held.was_claimed else "unknown", held)
         # The claim may have been mined again in a later block.

@@ -69,8 +69,8 @@ class PayloadOpener:
         margin = self.timings.margin(model.margin_seconds)
         deadline = held.window_ends_at - margin
 
-        # A job with answers from before a restart needs only a settle. The margin has time for two relays, and a settle
-        # needs one relay.
+        # A job with answers from before a restart needs only a settle. The margin is the time for two transactions, and
+        # a settle needs one.
         open_by = held.window_ends_at - margin / 2 if await self._has_stored_answers(held) else deadline
         if trio.current_time() >= open_by:
             raise WorkFailed(
@@ -150,7 +150,7 @@ class PayloadOpener:
         return lambda: Opener.with_secret(box, book.chain_id, book.job_registry, held.job.owner)
 
     async def _release_key(self, held: ClaimedJob, commitment: ContainerCommitment, until: float) -> bytes:
-        """Request the payload's data key of an open bid from the escrow, and return the key."""
+        """Request the data key of an open bid's payload from the escrow, and return the key."""
         answer_key = SecretKey.generate()
         while True:
             body = self.signer.sign_release(

@@ -37,7 +37,7 @@ Verdict = Literal["wait", "not_claimed", "settled", "failed", "claim_expired", "
 
 
 def decide_verdict(entry: JobEntry, job: Job | None, provider_id: int, now: float) -> Verdict:
-    """Decide how to resume a live journal entry. `job` is the job's row on the chain, or None."""
+    """Decide how to resume a live journal entry. `job` is the coordinator's row of the job, or None."""
     if job is not None and job.order != entry.job.order:
         # The owner posted another order under the same id. If this provider claimed that order, fail the job, because a
         # reclaim costs more reputation.
@@ -73,7 +73,7 @@ class Reconciler:
     slots: Slots
     pipeline: Pipeline
     on_other_daemon_claim: Callable[[str], None]  # called with the id of each job that another daemon claimed
-    _started_at: float = math.inf  # Unix seconds; earlier unknown claims are adopted
+    _started_at: float = math.inf  # Unix seconds; claims before this time are adopted if the journal lacks them
 
     async def resume_all(self) -> None:
         """Resume every job of an earlier run. Retry until the coordinator responds."""
@@ -125,7 +125,7 @@ class Reconciler:
         return job.claimed_at > self._started_at + _MAX_CLOCK_DIFFERENCE_S and not is_late
 
     async def _adopt(self, job: Job) -> None:
-        """Take over a job that this wallet claimed, but that the journal lacks, for example because it was lost."""
+        """Take over a job that this wallet claimed and the journal lacks, for example after the loss of the journal."""
         names = {model_id: name for name, model_id in self.model_ids.items()}
         model = names.get(job.model_id, f"model {job.model_id}")
         log.warning("unknown claimed job adopted", job="0x" + job.job_id.hex())

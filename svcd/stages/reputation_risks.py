@@ -25,9 +25,10 @@ class Risk:
 
 
 def wrong_key_risk(box: SecretKey | None, provider: ProviderRecord) -> Risk | None:
-    """Return a risk if the registry has another box key, with which designated jobs could not be opened.
+    """Return a risk if the registry's box key differs from the configured key.
 
-    Without a configured box key, svcd claims no designated jobs, so there is no risk.
+    Clients seal designated jobs to the registry's key, and svcd could not open these jobs. Without a configured key,
+    svcd claims no designated jobs, so there is no risk.
     """
     if box is None or provider.box_key == (ours := hex_of(box.public.raw)):
         return None
@@ -71,5 +72,5 @@ async def read_allowed_windows(
     try:
         return [window for window in sorted(frozenset(offered)) if await chain.allows_window(window)]
     except Unavailable:
-        # The windows cannot be read. Report no risk, because claimed jobs wait for the node in any case.
+        # Without the node, the windows are unknown. Report no risk, because no job runs before the node answers.
         return None

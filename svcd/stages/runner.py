@@ -28,7 +28,7 @@ DEADLINE_GRACE_S: Final = 0.5  # after the deadline, so that the backend can rep
 
 @attrs.frozen(slots=True, eq=False)
 class Runner:
-    """Runs the jobs of one model: calls the backend for their outputs, and passes these on to be settled."""
+    """Runs the jobs of one model on its backend, and passes the outputs to the sealer."""
 
     model: str
     backend: Backend

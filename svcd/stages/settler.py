@@ -34,7 +34,8 @@ from svcd.stages.pipeline import Pipeline
 log = structlog.get_logger(__name__)
 
 _MAX_RETRY_PAUSE_S: Final = 10.0
-_SIGN_AGAIN_AFTER_S: Final = 500.0  # a signature is valid for 600 s; a second one is safe, as a job settles once
+# A signature is valid for 600 s. A second signature is safe, because a job settles only once.
+_SIGN_AGAIN_AFTER_S: Final = 500.0
 # After a reorg, the coordinator rebroadcasts the claim, which is mined again within a few blocks. If the chain rejects
 # that claim (for example because the token is paused), the job stays open and must be claimed again.
 _CLAIM_AGAIN_AFTER_S: Final = 20.0
@@ -124,7 +125,10 @@ class Settler:
         raise _NotSettled(outcome)
 
     async def _prepare_retry(self, state: _SettleState, outcome: OpOutcome) -> None:
-        """Claim the job again if a reorg removed the claim permanently. Sign an old or reverted settle again."""
+        """Claim the job again if a reorg removed the claim and the claim is not mined again in time.
+
+        Sign a new settle if the last settle reverted or its signature is about to expire.
+        """
         now = trio.current_time()
         if not state.was_reopened:
             state.reopened_at = None
@@ -141,7 +145,7 @@ class Settler:
             state.signed_op, state.signed_at = await self._sign(state.sealed_job), trio.current_time()
 
     async def _claim_again(self, held: ClaimedJob) -> None:
-        """Claim the job again. The next settle shows whether the claim succeeded. The journal keeps the result."""
+        """Send a new claim, and only log its outcome. The next settle shows whether the claim succeeded."""
         op = self.signer.sign_claim(held.job.job_id, held.job.order, self.clock.now())
         outcome = await self.coordinator.send_op(op, trio.current_time() + _CLAIM_TIMEOUT_S)
         if outcome == STALE_OP:
@@ -163,7 +167,7 @@ class Settler:
 
 
 def _settle_failure(outcome: OpOutcome) -> WorkFailed | None:
-    """Return the failure, or None if the settle may still be mined."""
+    """Convert the outcome of a settle to a failure of the job. Return None for a settle that may still be mined."""
     match outcome:
         case OpMined():
             return WorkFailed("settle_reverted", f"mined and reverted in {outcome.tx_hash}")
@@ -176,7 +180,7 @@ def _settle_failure(outcome: OpOutcome) -> WorkFailed | None:
 
 
 def upload_failure(outcome: CoordinatorRefusal | SignInRefused | Unanswered) -> WorkFailed:
-    """Return the failure for a result that the coordinator rejected, with the specification's reason."""
+    """Convert a failed request to a failure of the job. The reason is one of the specification's codes."""
     match outcome:
         case CoordinatorRefusal(status=httpx.codes.FORBIDDEN):
             return WorkFailed("settle_rejected", outcome.code or "")
@@ -195,9 +199,10 @@ def upload_failure(outcome: CoordinatorRefusal | SignInRefused | Unanswered) -> 
 def _may_still_settle(held: ClaimedJob, outcome: OpOutcome) -> bool:
     """Return True if the settle may still succeed after this refusal or revert.
 
-    svcd corrects a wrong clock. After a reorg, the coordinator rebroadcasts the post and the claim. If svcd gave up the
-    job before that, the rebroadcast claim would be mined without a settle. A reverted settle had passed simulation, so
-    if the cause persists, the chain rejects the next attempt with the reason.
+    - A reverted settle had passed simulation. If the cause persists, the chain rejects the next attempt with a reason.
+    - After `StaleOp`, svcd corrects its clock and signs again.
+    - If a reorg removed the post or the claim, the coordinator rebroadcasts both. Keep trying until the claim expires,
+      because otherwise the claim could be mined again without a settle.
     """
     match outcome:
         case OpMined():

@@ -1,6 +1,6 @@
 """Run the requests of one tab until the tab closes. The output is the tab's transcript.
 
-frames ─► channel end ─► ledger ─► requests, each in a turn of the model ─► answers, deltas ─► frames
+frames ─► channel end ─► ledger ─► requests, each in a turn of the model ─► chunks, answers ─► frames
 
 `svcd.tabs.ledger` decides which requests may run and what is charged. Each answer is written to the journal before it
 is sent, so a restart continues the tab and repeats no finished request.
@@ -51,12 +51,12 @@ from svcd.tabs.service import TabService
 log = structlog.get_logger(__name__)
 
 CLOSING_TIMEOUT_S: Final = 2.0  # for the last acks
-_MAX_FAILED_STREAMS: Final = 8  # requests that failed, uncharged, after the owner received chunks
+_MAX_FAILED_STREAMS: Final = 8  # the tab closes after this many uncharged failures of partly sent answers
 _MAX_CONCURRENT_REPLIES: Final = 4  # `welcome` and `lost` frames that are sent at the same time
 _REPLY_TIMEOUT_S: Final = 10.0
 _OUTPUT_DEPTH: Final = 3  # nesting depth at which the transcript contains the output of an exchange
 
-# Failures for these reasons are not stored, because the request may run again: the deadline ended it, or svcd stopped.
+# Failures because of the deadline or a stop of svcd. They are not stored, so that the request may run again.
 _NOT_RUN_REASONS: Final = frozenset({"deadline_wait", "sla_abandon", "unservable"})
 
 
@@ -66,7 +66,7 @@ RunRequest = Callable[[ModelWork, OnDelta, float], Awaitable[WorkOutput]]
 
 
 class TabRun:
-    """Run of one tab. `parallel` is the number of answers that may wait for an ack before another request starts."""
+    """Run of one tab. No further request starts while `parallel` answers wait for an ack."""
 
     def __init__(
         self,
@@ -272,7 +272,7 @@ class TabRun:
 
     async def _run_admitted(self, admitted: AdmittedRequest) -> None:
 
-        # The request gets its turn like a job with the same window that is claimed now.
+        # Give the request the same priority as a job that is claimed now and has the same window.
         turn_deadline = trio.current_time() + self._held.job.sla_secs
         try:
             await self._breaker.wait_closed()

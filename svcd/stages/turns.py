@@ -1,4 +1,4 @@
-"""Queue for a model's backend. Jobs, items of bundles and requests of tabs wait for a turn in order of deadline."""
+"""Queue for a model's backend, in order of deadline. A turn is the permission to run one job, item or request."""
 
 import heapq
 import itertools

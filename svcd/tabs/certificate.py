@@ -18,7 +18,7 @@ _MAX_CERTIFICATE_CHARS: Final = 16_384
 
 @attrs.frozen(slots=True)
 class PublishedEndpoint:
-    """URL and certificate (PEM) of the direct endpoint, which a welcome contains."""
+    """URL and certificate (PEM) of the direct endpoint. A tab's owner gets both in the `welcome` message."""
 
     url: str
     certificate: str = attrs.field(repr=False)
@@ -47,7 +47,7 @@ def server_context(settings: TabsTable) -> ssl.SSLContext:
 
 
 def client_context(certificate: str) -> ssl.SSLContext:
-    """Return the TLS settings of an owner, which trust only the certificate in the welcome."""
+    """Return the TLS settings that an owner's client uses. They trust only `certificate`."""
     context = ssl.create_default_context(cadata=certificate)
     context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
     return context

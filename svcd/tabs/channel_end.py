@@ -1,8 +1,8 @@
 """Provider's end of a tab's channel, without I/O. The caller passes frames and times.
 
-A hello opens a candidate channel. The candidate replaces the current channel when the candidate's first message
-arrives, so a replayed hello does not end the current channel. A channel accepts frames only from the route of its
-hello, so a coordinator cannot end a direct channel.
+The owner's `hello` frame opens a candidate channel. The candidate replaces the current channel when the candidate's
+first message arrives, so a replayed hello does not end the current channel. A channel accepts frames only from the
+route of its hello, so a coordinator cannot end a direct channel.
 """
 
 from collections.abc import Callable
@@ -63,7 +63,7 @@ class _HelloBucket:
 
 @attrs.define(slots=True, eq=False)
 class ChannelEnd:
-    """Provider's end of the channels of one tab. `build_welcome` returns the payload of the next welcome."""
+    """Provider's end of the channels of one tab. `build_welcome` returns the payload of the reply to a `hello`."""
 
     binding: ChannelBinding
     box_secret: SecretKey

@@ -1,4 +1,4 @@
-"""The provider's own server for the owners of open tabs: the mailbox's two routes over TLS.
+"""The provider's own server for the owners of open tabs. It has the same two routes as the coordinator, over TLS.
 
     POST /v1/tabs/messages               frames of the token's tab
     GET  /v1/tabs/{job_id}/messages      frames for the owner of the token's tab, as server-sent events
@@ -68,7 +68,7 @@ class _Disconnected(Exception):
 
 @attrs.define(slots=True, eq=False)
 class DirectServer:
-    """Server on a bound socket. `published_endpoint` is the endpoint that a welcome names."""
+    """Server on a bound socket. `published_endpoint` is sent to owners in the `welcome` message."""
 
     listening_socket: socket.socket
     tls_context: ssl.SSLContext
@@ -124,7 +124,7 @@ class DirectServer:
         return True
 
     def remove_connection(self, job_id: bytes | None) -> None:
-        """Stop counting a closed connection: of the tab `job_id`, or for None an unauthenticated connection."""
+        """Stop counting a closed connection of the tab `job_id`. None means an unauthenticated connection."""
         if job_id is None:
             self._unauthenticated_count -= 1
             return
@@ -134,7 +134,7 @@ class DirectServer:
 
 
 class _Connection:
-    """Connection of a client, which is unauthenticated until a request has the token of an open tab."""
+    """Client's connection. The connection is unauthenticated until a request has the token of an open tab."""
 
     def __init__(self, server: DirectServer, stream: trio.SSLStream[trio.SocketStream], tabs: OpenTabs) -> None:
         self._server = server

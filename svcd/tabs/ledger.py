@@ -29,8 +29,9 @@ MAX_ANSWER_VALUES: Final = 2**16  # JSON values of one answer
 # JSON values of all answers. Open requests may add 2**22 values, and the sum stays below `MAX_RESULT_VALUES`.
 MAX_TAB_VALUES: Final = 3 * 2**20
 MAX_OPEN_BYTES: Final = 64 * 2**20  # memory of the inputs that wait or run
-MAX_FAILURES: Final = 500  # requests that ran without a charge
-# A welcome must list all unacknowledged answers, and their number may reach almost 2 * MAX_PARALLEL.
+MAX_FAILURES: Final = 500  # requests of one tab that ran and failed, without a charge
+# The `welcome` message lists all unacknowledged answers, at most MAX_OPEN_REQUESTS. A tab may have almost
+# 2 * MAX_PARALLEL unacknowledged answers.
 MAX_PARALLEL: Final = MAX_OPEN_REQUESTS // 2
 
 _MAX_VALUE_BYTES: Final = 100  # upper bound of the memory of one parsed JSON value, without its text
@@ -52,8 +53,7 @@ class AdmittedRequest:
 
 @attrs.define(slots=True, eq=False)
 class TabLedger:
-    """Ledger of one tab. `max_parallel` is the number of answers that may wait for an ack before another request
-    starts."""
+    """Ledger of one tab. No further request starts while `max_parallel` answers wait for an ack."""
 
     job: Job
     voucher_key: bytes
@@ -76,7 +76,7 @@ class TabLedger:
 
     @property
     def charge(self) -> int:
-        """Return the `completion_tok` of all acknowledged answers."""
+        """Return the output units to charge for all acknowledged answers."""
         return self._compute_charge(self.totals)
 
     @property

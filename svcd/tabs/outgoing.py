@@ -15,14 +15,15 @@ _MAX_WAITING_MESSAGES: Final = 256  # while this many wait, svcd reads no furthe
 _MAX_GROUP_MESSAGES: Final = 16
 _MAX_GROUP_BYTES: Final = 2**19
 _MAX_DELTA_BYTES: Final = 2**18
-_CHUNK_DEPTH: Final = 2  # nesting depth at which a delta contains a chunk
+_CHUNK_DEPTH: Final = 2  # nesting depth of a chunk in a `TabDelta` message
 
 
 @attrs.define(slots=True, eq=False)
 class _Stream:
     """Chunks of one answer. `sent_count` is the number of chunks sent on the current channel.
 
-    A new channel gets all chunks again, so their total size is limited. The whole answer contains the other chunks.
+    A new channel gets all chunks again, so their total size is limited. After the limit, the owner gets the remaining
+    text with the whole answer.
     """
 
     chunks: list[dict[str, object]] = attrs.field(factory=list)
@@ -43,7 +44,8 @@ class _Stream:
             if not isinstance(piece, dict):
                 return
             size = chunk_size(piece)
-            # The encoding fails if the chunk has half of a surrogate pair. Its text would differ from the whole answer.
+            # This fails for half of a surrogate pair. `piece` has a replacement character instead, so the streamed text
+            # would differ from the whole answer, which has the pair.
             json.dumps(chunk, ensure_ascii=False).encode()
         except (Refused, UnicodeEncodeError):
             self.is_truncated = True
@@ -83,7 +85,7 @@ class OutgoingQueue:
         return len(self._messages) >= _MAX_WAITING_MESSAGES
 
     def put(self, message: ProviderMessage) -> None:
-        """Queue a message, unless an equal message waits. A repeated request thus gets one answer at a time."""
+        """Queue a message, unless the queue already has an equal message, such as the answer to a repeated request."""
         if message not in self._messages:
             self._messages.append(message)
 
