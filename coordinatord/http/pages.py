@@ -11,7 +11,7 @@ from coordinatord.http.routing import Request
 from coordinatord.storage.database.snapshot_sql import Snapshot
 
 T = TypeVar("T")
-# Allowance for the bytes of the body around the rows.
+# Bytes reserved for the members of the body other than the rows.
 _ENVELOPE_BYTES: Final = 256
 _encode: Final = msgspec.json.Encoder().encode
 
