@@ -29,7 +29,7 @@ NODE_REMEDY: Final = "point RPC_URL to a node that answers"
 REQUEST_TIMEOUT_S: Final = 8.0
 _OTHER_NODE_REMEDY: Final = "replace this address in RPC_URLS, or remove it"
 _CHECKS_TIMEOUT_S: Final = 30.0
-# Half a block must have room for the most expensive op and a transaction's fixed costs.
+# Minimum gas limit of a block. Half of this limit, the most that a transaction uses, must suffice for the largest op.
 _MIN_BLOCK_GAS: Final = 8_000_000
 # Maximum age of the newest block. Signed ops are valid for the same time.
 _STALE_HEAD_S: Final = 600.0
