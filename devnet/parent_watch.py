@@ -52,7 +52,7 @@ def become_unprivileged() -> None:
     account = pwd.getpwnam(UNPRIVILEGED)
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
     if libc is not None:
-        # Keep the capabilities across setuid. access(2), which programs call to find files, then uses them too.
+        # Keep the capabilities across setuid, also for access(2), which programs call to find files.
         libc.prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0)
     os.setgroups([])
     os.setgid(account.pw_gid)

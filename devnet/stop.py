@@ -61,7 +61,7 @@ def _find_lock_holder(lock: Path) -> int | None:
 
 
 def _has_lock_open(process: int, lock: Path) -> bool:
-    """Return True if the process has the lock file open. The id may be wrong here if another container wrote it."""
+    """Return True if the process has the lock file open. A process id from another container names another process."""
     if sys.platform != "linux":
         return True
     files = Path(f"/proc/{process}/fd")
