@@ -30,7 +30,7 @@ def page_response(
     **extra: Any,
 ) -> Response:
     """Return a response whose member `name` has as many rows as fit. The first row is always included, so that a
-    reader makes progress."""
+    client that reads page after page gets all rows."""
     _, offset = read_page_bounds(request)
     encoded: list[bytes] = []
     size, cut = _ENVELOPE_BYTES, False

@@ -43,7 +43,7 @@ class TransferLimits:
     def __init__(self, max_per_address: int, max_per_wallet: int, direction: str = "upload") -> None:
         self._limits = {"address": max_per_address, "wallet": max_per_wallet}
         self._direction = direction
-        # Number of running transfers of each address and wallet, without zeros.
+        # Number of running transfers of each address and wallet. Those without transfers have no entry.
         self._running: dict[tuple[str, str | bytes], int] = {}
 
     @contextmanager
