@@ -25,7 +25,7 @@ FUNDED_ACCOUNT_COUNT: Final = 20
 HARDFORK: Final = "osaka"
 BLOCK_GAS_LIMIT: Final = 60_000_000
 TX_GAS_CAP: Final = 1 << 24
-# Past blocks whose state anvil keeps: the maximum depth of reads of old state and of reorganisations.
+# Number of past blocks whose state anvil keeps. Reads of old state and reorganisations cannot go further back.
 PAST_STATE_COUNT: Final = 256
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-# linux/prctl.h, linux/securebits.h, linux/capability.h and linux/sched.h
+# Constants of linux/prctl.h, linux/securebits.h, linux/capability.h and linux/sched.h.
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_SECUREBITS: Final = 28
 _PR_CAP_AMBIENT: Final = 47

@@ -37,7 +37,7 @@ RUN_AS_METHODS: Final = ("namespace", "account")
 _SETTINGS: Final = {
     "listen_addresses": LOOPBACK,
     "unix_socket_directories": "",  # none, because the path of a Unix socket might be too long
-    "max_connections": "200",  # several processes, each with a pool
+    "max_connections": "200",  # for several processes, each with a connection pool
     # The data must survive a killed process, but not a crash of the machine.
     "fsync": "off",
     "full_page_writes": "off",
