@@ -19,7 +19,7 @@ KNOWN_MARKETS_FILE: Final = "known/markets.json"
 
 
 def write_manifest(path: Path, devnet: Devnet) -> None:
-    """Write devnet.json and addresses.json atomically. Only this user can read them, because they hold keys and
+    """Write devnet.json and addresses.json atomically. Only this user can read them: devnet.json holds keys and
     passwords.
 
     Delete the known-markets file of an earlier devnet in this directory, because the earlier market no longer exists.
