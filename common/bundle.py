@@ -39,7 +39,7 @@ _READER: Final = ObjectReader("a bundle", "malformed_bundle")
 
 @attrs.frozen(slots=True)
 class BundleItem:
-    """One request of a bundle. `units_out` overrides the output units that follow from `input`; 0 for embeddings."""
+    """One request of a bundle. `units_out` overrides the output units computed from `input`, except for embeddings."""
 
     input: dict[str, object]
     custom_id: str | None = None

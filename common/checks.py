@@ -55,12 +55,12 @@ def fact(what: str, detail: str, remedy: str = "") -> CheckRow:
 
 
 def right_or_wrong(what: str, is_right: bool, detail: str, remedy: str = "") -> CheckRow:
-    """Return the row of a check that passed if `is_right`, otherwise of one that failed, with the remedy."""
+    """Return the row of a check: passed if `is_right`, otherwise failed, with the remedy."""
     return right(what, detail) if is_right else wrong(what, detail, remedy)
 
 
 def comparison_row(what: str, found: object, expected: object) -> CheckRow:
-    """Return the row of a check that passed if both values have the same text, otherwise of one that failed."""
+    """Return the row of a check: passed if both values have the same text, otherwise failed."""
     found_text, expected_text = readable_value(found), readable_value(expected)
     if found_text == expected_text:
         return right(what, found_text)

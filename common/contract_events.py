@@ -24,7 +24,7 @@ def event_values(artifact: Artifact, event: str, topics: Sequence[bytes], data: 
 
 
 def returned_values(artifact: Artifact, function: str, data: bytes) -> dict[str, Any]:
-    """Decode the return data of a function into its values by name. For a static struct, return the fields."""
+    """Return the values that a function returned, by name. For a single static struct, return the struct's fields."""
     (entry,) = (each for each in artifact.abi if each["type"] == "function" and each["name"] == function)
     outputs = entry["outputs"]
     if len(outputs) == 1 and outputs[0]["type"] == "tuple":

@@ -20,7 +20,7 @@ M_contra = TypeVar("M_contra", bound=Message, contravariant=True)
 
 @attrs.frozen(slots=True)
 class SigningDomain(Generic[M_contra]):
-    """Signing domain and its hash, the separator.
+    """EIP-712 domain of some messages, and the domain's hash, which is called the separator.
 
     The type parameter lists the messages of the domain, so that the type checker rejects other messages.
     """

@@ -19,7 +19,7 @@ from common.strict_json import may_have_more_values, parse
 
 MAX_CUSTOM_ID_CODE_POINTS: Final = 64
 VERSION: Final = 1
-# Limit memory: 200 MiB of `[],[],…` would take 5 GiB when parsed.
+# Maximum number of JSON values in an envelope. Without a maximum, 200 MiB of `[],[],…` would take 5 GiB when parsed.
 MAX_ENVELOPE_VALUES: Final = 1 << 21
 MAX_RESULT_VALUES: Final = 1 << 23  # a result may contain the embeddings of 2,048 texts
 

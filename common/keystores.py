@@ -12,7 +12,7 @@ from common.secp256k1 import Wallet
 def open_keystore(document: bytes | str, password: str) -> Wallet:
     """Decrypt a keystore and return its wallet. Refuse a malformed keystore and a wrong password.
 
-    The message completes a sentence that starts with the file's name, such as "must be a JSON keystore file".
+    The error message completes a sentence that starts with the file's name, such as "must be a JSON keystore file".
     Decryption typically takes a second and hundreds of MiB of memory; the keystore sets this cost.
     """
     try:
@@ -50,7 +50,7 @@ def new_private_key() -> bytes:
 def _account_class() -> Any:
     """Return eth-account's `Account` class. The extra `keystore` installs the package."""
     try:
-        from eth_account import Account  # noqa: PLC0415 - an extra, and slow to import
+        from eth_account import Account  # noqa: PLC0415 - optional dependency, and slow to import
     except ModuleNotFoundError:
         raise Refused(
             f"encrypted keystores need the Python package eth-account: pip install '{DISTRIBUTION}[keystore]'"

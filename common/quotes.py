@@ -131,7 +131,7 @@ def divide_payment(
 
 
 def cost_parts(provider: int, terms: FeeTerms) -> CostParts:
-    """Return the parts of a client's cost, of which `provider` is the payment to the provider."""
+    """Return the parts of a client's cost when the provider is paid `provider`."""
     return CostParts(provider, _fee(provider, terms), terms.gas_fee)
 
 

@@ -86,7 +86,7 @@ class ProvedFact:
 
 @attrs.frozen(slots=True)
 class ReceiptBlock:
-    """Block of a step. The caller must check that it belongs to the chain."""
+    """Block of a step. The caller must check that the block belongs to the chain."""
 
     hash: bytes
     number: int

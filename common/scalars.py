@@ -23,7 +23,7 @@ def read_uint(value: object, bits: int, param: str) -> int:
 
 
 def uint_reader(bits: int) -> Callable[[object, str], int]:
-    """Return a function like `read_uint` for one width. It is faster for many values."""
+    """Return a function like `read_uint` for one width. The function is faster than `read_uint` for many values."""
 
     def read(value: object, param: str) -> int:
         if type(value) is str:
@@ -66,7 +66,7 @@ def read_hex(value: object, length: int, param: str) -> bytes:
 
 
 def hex_reader(length: int) -> Callable[[object, str], bytes]:
-    """Return a function like `read_hex` for one length. It is faster for many values."""
+    """Return a function like `read_hex` for one length. The function is faster than `read_hex` for many values."""
     characters, from_hex = 2 + 2 * length, bytes.fromhex
 
     def read(value: object, param: str) -> bytes:

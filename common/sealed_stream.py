@@ -1,4 +1,4 @@
-"""Seal and open the format of containers and results: a random seed sealed to a recipient, then encrypted frames.
+"""Seal and open containers and results. Both have a random seed sealed to a recipient, then encrypted frames.
 
     0x01 ‖ seed_wrap (80) ‖ ciphertext
 

@@ -70,5 +70,5 @@ class Wallet:
         """Return (r ‖ s, y parity), the form that transactions use."""
         if len(digest) != 32:
             raise ValueError("a digest must have 32 bytes")
-        # Do not verify the new signature, which triples the time. Nodes and contracts verify it anyway.
+        # Do not verify the new signature: this would triple the time, and nodes and contracts verify it anyway.
         return recovery.sign(digest, self._secret, verify=False)

@@ -52,7 +52,8 @@ def parse(raw: bytes | bytearray, param: str | None = None) -> object:
 
 
 def may_have_more_values(raw: bytes | bytearray, limit: int) -> bool:
-    """Return True if the JSON may have more than `limit` values. A parsed value takes up to 100 bytes."""
+    """Return True if the JSON may have more than `limit` values. The limit bounds memory: a parsed value takes up to
+    100 bytes."""
     return len(raw) > limit and max_value_count(raw) > limit
 
 

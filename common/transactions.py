@@ -75,7 +75,7 @@ def _signing_digest(fields: bytes) -> bytes:
 
 
 def _encode_signed(fields: bytes, parity: int, r: bytes, s: bytes) -> SignedTransaction:
-    # RLP integers have no leading zeros. In one signature of 128, r or s is shorter than 32 bytes.
+    # RLP integers have no leading zeros. In one of 128 signatures, r or s is shorter than 32 bytes.
     signature = (b"\x01" if parity else b"\x80") + _encode_string(r.lstrip(b"\0")) + _encode_string(s.lstrip(b"\0"))
     raw = _list_head(len(fields) + len(signature)) + fields + signature
     return SignedTransaction(raw, keccak256(raw))

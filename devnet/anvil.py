@@ -21,11 +21,11 @@ CHAIN_ID: Final = 31337  # for tests; a devnet has a random id by default
 MNEMONIC: Final = "test test test test test test test test test test test junk"
 FUNDED_ACCOUNT_COUNT: Final = 20
 
-# As on public chains after the Osaka fork: gas limit per block, and EIP-7825's gas cap per transaction.
+# Hard fork, gas limit per block and gas cap per transaction (EIP-7825), as on public chains since the Osaka fork.
 HARDFORK: Final = "osaka"
 BLOCK_GAS_LIMIT: Final = 60_000_000
 TX_GAS_CAP: Final = 1 << 24
-# Past blocks whose state anvil keeps: the maximum depth of reads of old state and of reorganisations.
+# Number of past blocks whose state anvil keeps. Reads of old state and reorganisations cannot go further back.
 PAST_STATE_COUNT: Final = 256
 
 
@@ -54,7 +54,7 @@ class Anvil:
 
 
 def find_anvil(contracts: Path = _CONTRACTS_FOLDER) -> Path:
-    """Return anvil's native binary in the npm package. A child of npm's wrapper script could outlive the devnet."""
+    """Return anvil's native binary. npm's wrapper script would start a child that could outlive the devnet."""
     architecture = _NPM_ARCHITECTURES.get(platform.machine().lower(), platform.machine())
     package = contracts / "node_modules" / "@foundry-rs" / f"anvil-{sys.platform}-{architecture}"
     program = package / "bin" / "anvil"
@@ -73,7 +73,7 @@ async def running_anvil(
     block_gas_limit: int = BLOCK_GAS_LIMIT,
     kept_transaction_blocks: int | None = None,
 ) -> AsyncIterator[Anvil]:
-    """Run a new chain that mines a block for each transaction (see `Anvil.mine_every`).
+    """Run a new chain that mines a block for each transaction. `Anvil.mine_every` changes this.
 
     Benchmarks raise `block_gas_limit`, which would otherwise limit their throughput. The gas cap per transaction stays.
     `kept_transaction_blocks` limits the number of blocks whose transactions and logs are kept. Without this

@@ -97,6 +97,7 @@ async def run_devnet(options: DevnetSettings, print_line: PrintLine) -> AsyncIte
 
 
 async def deploy_market(anvil: Anvil, wallets: DevWallets, announcing: Collection[DevWallet] = ()) -> DevnetMarket:
-    """Deploy the contracts and open the market. Call this before `mine_every`, so that no transaction has to wait."""
+    """Deploy the contracts and open the market. Call this before `mine_every`: until then, every transaction is mined
+    at once."""
     async with connect_to_chain(anvil.rpc_url) as chain:
         return await open_market(await deploy_all(chain, wallets), wallets, announcing)

@@ -1,4 +1,4 @@
-"""Run the devnet's services as child processes, which end with their parent and log to files."""
+"""Run the devnet's services as child processes, which log to files and end when their parent ends."""
 
 import os
 import signal

@@ -80,7 +80,7 @@ def contract_at(chain: SigningNode, name: str, address: str) -> AsyncContract:
 async def deploy_all(chain: SigningNode, wallets: DevWallets, *, issued_token: bool = False) -> MarketContracts:
     """Deploy a payment token and a complete market, with its terms and relayers.
 
-    With `issued_token`, the token is an IssuedToken behind a proxy, which behaves like a large stablecoin.
+    With `issued_token`, deploy an IssuedToken behind a proxy. This token behaves like a large stablecoin.
     """
     admin = wallets.admin.address
     token, _ = await (deploy_issued_token(chain, wallets) if issued_token else chain.deploy("DevToken", admin, admin))

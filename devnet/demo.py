@@ -45,7 +45,7 @@ async def use_each_service(devnet: Devnet, print_line: Callable[[str], None]) ->
 
 
 async def _use_local_server(devnet: Devnet, folder: Path) -> str:
-    """Send a chat request to `svc serve`, which answers it with a sealed job."""
+    """Send a chat request to `svc serve`, which buys a sealed job and returns its result."""
     port = ports.pick_free()
     url, client = f"http://{ports.LOOPBACK}:{port}/v1", devnet.world.wallets.with_role("client")[0]
     environment = {

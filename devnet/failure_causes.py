@@ -13,7 +13,8 @@ _LOG_TAIL_LINES: Final = 40
 _MIB: Final = 2**20
 
 
-# Patterns in the log, each with a function of the match and the service's folder. The first matching pattern decides.
+# Patterns in the log. Each has a function that returns cause and remedy from the match and the service's folder. Only
+# the first pattern that matches is used.
 _FAILURE_CAUSES: Final[tuple[tuple[str, Callable[[re.Match[str], Path], str]], ...]] = (
     (
         r"(?i)address (already )?in use",

@@ -19,7 +19,8 @@ KNOWN_MARKETS_FILE: Final = "known/markets.json"
 
 
 def write_manifest(path: Path, devnet: Devnet) -> None:
-    """Write devnet.json and addresses.json atomically and readable only by this user. They hold keys and passwords.
+    """Write devnet.json and addresses.json atomically. Only this user can read them: devnet.json holds keys and
+    passwords.
 
     Delete the known-markets file of an earlier devnet in this directory, because the earlier market no longer exists.
     """

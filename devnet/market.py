@@ -50,7 +50,7 @@ class DevnetMarket:
 async def open_market(
     contracts: MarketContracts, wallets: DevWallets, announcing: Collection[DevWallet] = ()
 ) -> DevnetMarket:
-    """Fund the clients, and register and list the providers. Those in `announcing` announce bundles and tabs."""
+    """Fund the clients, and register and list the providers. Providers in `announcing` announce bundles and tabs."""
     book = contracts.address_book
     for client in wallets.with_role("client"):
         await contracts.node.send(contracts.token, wallets.admin.address, "mint", client.address, CLIENT_FUNDS)

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-# linux/prctl.h, linux/securebits.h, linux/capability.h and linux/sched.h
+# Constants of linux/prctl.h, linux/securebits.h, linux/capability.h and linux/sched.h.
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_SECUREBITS: Final = 28
 _PR_CAP_AMBIENT: Final = 47
@@ -52,7 +52,7 @@ def become_unprivileged() -> None:
     account = pwd.getpwnam(UNPRIVILEGED)
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
     if libc is not None:
-        # Keep the capabilities across setuid. access(2), which programs call to find files, then uses them too.
+        # Keep the capabilities across setuid, also for access(2), which programs call to find files.
         libc.prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0)
     os.setgroups([])
     os.setgid(account.pw_gid)

@@ -16,7 +16,7 @@ from devnet.errors import DevnetError
 LOOPBACK: Final = "127.0.0.1"
 ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - only checked, never bound by a service
 
-# Below the system's ephemeral ports: an outgoing connection could otherwise take a port before its service listens.
+# Below the system's ephemeral ports. Otherwise an outgoing connection could take a port before the service listens.
 _FREE_RANGE: Final = range(20_000, 32_000)
 _MAX_RESERVATIONS: Final = 64
 _RESERVATIONS: Final[deque[ExitStack]] = deque()  # of the ports that `pick_free` returned last
@@ -24,8 +24,8 @@ _RESERVATIONS: Final[deque[ExitStack]] = deque()  # of the ports that `pick_free
 
 @attrs.frozen
 class WantedPort:
-    """Port that a service needs: `chosen_port` of the user, otherwise `default_port`, or a free port if that is in
-    use."""
+    """Port that a service needs: the user's `chosen_port`. If it is None, use `default_port`, or a free port if
+    `default_port` is in use."""
 
     service: str
     flag: str  # command-line option
@@ -60,7 +60,7 @@ def reserve_ports(wanted: Iterable[WantedPort]) -> Iterator[dict[str, int]]:
 
 def is_port_free(number: int, host: str = LOOPBACK) -> bool:
     with socket.socket() as probe:
-        # As for the servers' own sockets, a connection in TIME_WAIT must not block the port.
+        # The servers also set this option, so a connection in TIME_WAIT does not make the port unusable for them.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, number))
@@ -84,7 +84,8 @@ def pick_free(host: str = LOOPBACK) -> int:
 
 
 def _reserve_port(number: int, host: str, reservations: ExitStack) -> bool:
-    """Reserve a port if it is free. Otherwise another devnet could take the port before the service listens."""
+    """Reserve a port if it is free, so that no other devnet takes the port before the service listens. Return True if
+    the port is reserved."""
     return _reserve_name(f"port-{number}", reservations) and is_port_free(number, host)
 
 

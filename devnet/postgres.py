@@ -36,8 +36,8 @@ RUN_AS_METHODS: Final = ("namespace", "account")
 
 _SETTINGS: Final = {
     "listen_addresses": LOOPBACK,
-    "unix_socket_directories": "",  # the path of a Unix socket might be too long
-    "max_connections": "200",  # several processes, each with a pool
+    "unix_socket_directories": "",  # none, because the path of a Unix socket might be too long
+    "max_connections": "200",  # for several processes, each with a connection pool
     # The data must survive a killed process, but not a crash of the machine.
     "fsync": "off",
     "full_page_writes": "off",
@@ -152,7 +152,7 @@ async def running_standby(
     async with child.run_program(Program("pg_basebackup", command, logs / "basebackup.log", run_as=run_as)) as copying:
         await copying.wait_for_success()
     with (data / "postgresql.auto.conf").open("a", encoding="utf-8") as settings:
-        # Override the line that -R wrote, because it has options that older servers do not know.
+        # Override the line that -R wrote, because that line has options that older servers do not know.
         settings.write(f"primary_conninfo = '{source}'\n")
     async with _run_server(data, port, primary.password, logs / "standby.log", run_as, *extra_settings) as server:
         yield server

@@ -9,13 +9,14 @@ import attrs
 from coordinatord.chain.relayer.fees import DEVNET_CHAIN_IDS
 from devnet.ports import ANY_ADDRESS, WantedPort
 
-# Jobs that the provider runs at once per model. Each takes two or three blocks: 1,000 jobs take under a minute.
+# Jobs that the provider runs at once per model. A job takes two or three blocks of a second, so 96 at once finish 1,000
+# jobs in under a minute.
 DEFAULT_SLOTS: Final = 96
 
 
 @attrs.frozen
 class DevnetSettings:
-    """Settings of one run. For a port of None, use the service's usual port, or a free port if that port is in use."""
+    """Settings of one run. A port of None means the service's usual port, or a free port if the usual one is in use."""
 
     state_dir: Path = Path(".devnet")
     chain_id: int | None = None  # None: a random id, so that two devnets have different ids
@@ -28,7 +29,7 @@ class DevnetSettings:
     metrics_port: int | None = None
     provider_metrics_port: int | None = None
     slots: int = DEFAULT_SLOTS
-    ahead: bool = False  # the demo provider runs jobs ahead of their claims
+    ahead: bool = False  # the demo provider runs jobs before their claims are mined
     model: bool = False  # run text and embedding jobs on a language model
 
     @property

@@ -15,7 +15,7 @@ from typing import Final
 
 from devnet.errors import DevnetError
 
-_STOP_TIMEOUT_S: Final = 120.0  # each daemon has up to 45 s to finish its work
+_STOP_TIMEOUT_S: Final = 120.0  # more than the coordinator (45 s) and the provider (30 s) need together
 _LOCK_POLL_INTERVAL_S: Final = 0.1
 
 
@@ -61,7 +61,7 @@ def _find_lock_holder(lock: Path) -> int | None:
 
 
 def _has_lock_open(process: int, lock: Path) -> bool:
-    """Return True if the process has the lock file open. The id may be wrong here if another container wrote it."""
+    """Return True if the process has the lock file open. If not, the process id is from another container."""
     if sys.platform != "linux":
         return True
     files = Path(f"/proc/{process}/fd")

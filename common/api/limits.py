@@ -47,7 +47,8 @@ MAX_SLA_S: Final = 86_400
 MAX_ORDER_LIFETIME_S: Final = 86_400
 # Largest difference between `issued_at` and the clock for a claim, settle, fail, cancel or release.
 MAX_OP_SKEW_S: Final = 600
-# How far `issued_at` or `signed_at` of an identity, capacity request or ask snapshot may be ahead of the clock.
+# Maximum time by which `issued_at` or `signed_at` of an identity, capacity request or ask snapshot may be ahead of the
+# clock.
 MAX_SIGNED_AHEAD_S: Final = 3600
 
 MAX_WEBHOOKS_PER_OWNER: Final = 10

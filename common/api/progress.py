@@ -60,4 +60,4 @@ class JobProgress(Shape, Generic[N], frozen=True):
 
 
 class ProvisionalJob(JobProgress[Digits], frozen=True):
-    """Progress of a job, as the coordinator's response has it."""
+    """Response with the progress of a job, including unconfirmed ops."""

@@ -29,7 +29,8 @@ Base64 = Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})]
 
 
 def described(about: str, *example: Any) -> Meta:
-    """Return the description of a member if `MEMBER_TEXTS` has none or another one. `example` is optional."""
+    """Return the description of a member that `MEMBER_TEXTS` does not describe, or describes differently. `example` is
+    optional."""
     return Meta(description=about, examples=list(example) or None, extra_json_schema={DESCRIBED_HERE: True})
 
 

@@ -77,7 +77,7 @@ def start_error_reporting(dsn: str, environment: str | None, release: str | None
     may hold keys), no performance data. Raise Fatal if the extra `sentry` is not installed or the DSN is malformed.
     """
     try:
-        import sentry_sdk  # noqa: PLC0415 - an extra
+        import sentry_sdk  # noqa: PLC0415 - optional dependency
         from sentry_sdk.integrations.excepthook import ExcepthookIntegration  # noqa: PLC0415
         from sentry_sdk.utils import BadDsn  # noqa: PLC0415
     except ImportError:

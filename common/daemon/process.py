@@ -5,7 +5,7 @@ from typing import Final
 import attrs
 
 RELEASE: Final = "0.1.0"
-"""Version of all programs. A test compares it with pyproject.toml. Reading package metadata would be slow."""
+"""Version of all programs, as in pyproject.toml (a test compares both). Reading package metadata would be slow."""
 
 
 @attrs.frozen(slots=True)

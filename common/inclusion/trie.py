@@ -4,7 +4,7 @@
     extension  rlp([path with flag 0 or 1, child])
     branch     rlp([child for each of 16 digits, value])
 
-A path has two hex digits per byte. The first digit is the flag, and a zero digit follows flags 0 and 2.
+A path has two hex digits per byte of the key. Nodes put the flag before it, and a zero digit follows flags 0 and 2.
 A node refers to a child by the child's encoding if the encoding is shorter than 32 bytes, otherwise by its keccak256.
 A proof lists the encodings of the nodes from the root to the value, except nodes that are embedded in their parent.
 

@@ -69,5 +69,5 @@ def job_payment(owner: bytes, registry: bytes, amount: int, expires_at: int, job
 
 
 def packed_job_payment(owner: bytes, registry: bytes, amount: int, expires_at: int, job_id: bytes) -> bytes:
-    """Return `job_payment(...).packed()`, three times as fast, for batches. The values must fit their fields."""
+    """Return the same as `job_payment(...).packed()`, but three times as fast. The values must fit their fields."""
     return _pack((owner, registry), amount, _payment_window(expires_at), job_id)

@@ -26,7 +26,7 @@ MAX_ASSET_PIXELS: Final = 8_294_400  # a 4k frame
 MAX_CLIP_DURATION_S: Final = 60
 MAX_AUDIO_BYTES: Final = 15 * 2**20
 
-# The order matters: the first still or clip sets the aspect ratio `auto`.
+# The order matters: with the aspect ratio `auto`, the first still or clip sets the ratio.
 _SINGLE_ASSETS: Final[tuple[tuple[str, AssetKind], ...]] = (
     ("image", "still"),
     ("end_image", "still"),

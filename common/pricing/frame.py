@@ -50,7 +50,8 @@ def frame_size(tier: str, ratio: str) -> tuple[int, int]:
 
 
 def largest_frame(tier: str) -> tuple[int, int]:
-    """Return the largest frame of a tier. It is the price for `adaptive`, because the model then chooses the frame."""
+    """Return the largest frame of a tier. With the ratio `adaptive`, the model chooses the frame, so the largest
+    frame is priced."""
     return max((frame_size(tier, ratio) for ratio in ASPECT_RATIOS), key=_area)
 
 

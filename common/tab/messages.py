@@ -28,7 +28,7 @@ from common.strict_json import parse
 
 MAX_OPEN_REQUESTS: Final = 64
 MAX_CHUNKS_PER_DELTA: Final = 256
-MAX_STREAM_BYTES: Final = 8 << 20  # for all chunks of one answer, in the sizes of `chunk_size`
+MAX_STREAM_BYTES: Final = 8 << 20  # for all chunks of one answer, measured with `chunk_size`
 _CHUNK_OVERHEAD_BYTES: Final = 64  # memory that even an empty chunk uses
 _MAX_REQUEST_ID: Final = 2**32 - 1
 _MAX_URL_LENGTH: Final = 512
@@ -39,7 +39,8 @@ _READER: Final = ObjectReader("a message of a tab", "malformed_message")
 
 
 def chunk_size(chunk: Mapping[str, object]) -> int:
-    """Return the size of a chunk, as `MAX_STREAM_BYTES` limits it. Refuse a chunk that canonical JSON cannot encode."""
+    """Return the size of a chunk, which counts towards `MAX_STREAM_BYTES`. Refuse a chunk that canonical JSON cannot
+    encode."""
     return _CHUNK_OVERHEAD_BYTES + len(canonical(chunk))
 
 

@@ -90,7 +90,7 @@ class Transcript:
     def find_fault(self, order: TabOrder, domains: HasTabDomain) -> str | None:
         """Return why the transcript does not prove the job's charge, or None if the charge is proved.
 
-        `overcharged` means that the settle charged more than the owner acknowledged.
+        A reason that starts with `overcharged` means that the settle charged more than the owner acknowledged.
         """
         if not self.delegation.is_signed_by(order.owner, order.provider_id, domains):
             return "the delegation is not signed by the owner for this provider"

@@ -37,7 +37,7 @@ def exporting(service: str, report: TraceReport) -> Iterator[None]:
         return
     try:
         _require_supported(os.environ)
-        from common.tracing.otlp import RunningExport  # noqa: PLC0415 - an extra
+        from common.tracing.otlp import RunningExport  # noqa: PLC0415 - optional dependency
 
         export = RunningExport.start(service, report)
     except ModuleNotFoundError as error:

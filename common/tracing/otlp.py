@@ -1,6 +1,6 @@
 """Export spans over OTLP/HTTP with OpenTelemetry's SDK. Imported only if tracing is configured.
 
-A collector that is down, slow or hostile costs only spans:
+A collector that is down, slow or hostile can only cause the loss of spans:
 
 - at most `MAX_WAITING_SPANS` spans wait or are being sent; further spans are dropped and counted,
 - one thread sends spans, and only this thread waits for the collector,
@@ -135,7 +135,7 @@ class _BoundedResponseSession(requests.Session):
 
 @attrs.frozen
 class RunningExport:
-    """Provider that exports spans, its counts, and its sender."""
+    """OpenTelemetry provider that exports spans, with the counts of its spans and the exporter that sends them."""
 
     provider: TracerProvider
     backlog: SpanBacklog
@@ -159,7 +159,7 @@ class RunningExport:
 
 
 def _build_resource(service: str) -> Resource:
-    """Return the resource of all spans from the OTEL_* variables. `service` is its default name."""
+    """Return the resource of all spans from the OTEL_* variables. `service` is the default name of the service."""
     from_variables = Resource.create()
     defaults = {SERVICE_VERSION: version(DISTRIBUTION), SERVICE_NAME: service}
     if not str(from_variables.attributes[SERVICE_NAME]).startswith(_UNNAMED_SERVICE_PREFIX):

@@ -73,7 +73,7 @@ def add_attributes(**attributes: AttributeValue) -> None:
     """Add attributes to the current span."""
     if _tracer is None:
         return
-    from opentelemetry import trace  # noqa: PLC0415 - an extra
+    from opentelemetry import trace  # noqa: PLC0415 - optional dependency
 
     trace.get_current_span().set_attributes(attributes)
 
@@ -82,7 +82,7 @@ def mark_failed(reason: str) -> None:
     """Mark the current span as failed. `reason` is a code or the name of a class, never the text of an error."""
     if _tracer is None:
         return
-    from opentelemetry import trace  # noqa: PLC0415 - an extra
+    from opentelemetry import trace  # noqa: PLC0415 - optional dependency
 
     _mark_failed(trace.get_current_span(), reason)
 
@@ -91,7 +91,7 @@ def current_context() -> str | None:
     """Return the context of the current span, or None if there is no span."""
     if _tracer is None:
         return None
-    from opentelemetry import trace  # noqa: PLC0415 - an extra
+    from opentelemetry import trace  # noqa: PLC0415 - optional dependency
 
     context = trace.get_current_span().get_span_context()
     return _write_context(context) if context.is_valid else None
@@ -151,7 +151,7 @@ def is_sampled(context: str | None) -> bool:
 def _start_span(
     tracer: "Tracer", name: str, parent: str | None, kind: SpanKindName, attributes: dict[str, AttributeValue]
 ) -> Iterator[None]:
-    from opentelemetry import trace  # noqa: PLC0415 - an extra
+    from opentelemetry import trace  # noqa: PLC0415 - optional dependency
 
     # The texts of exceptions may contain addresses and parts of requests, so OpenTelemetry must not record them.
     with tracer.start_as_current_span(
@@ -170,7 +170,7 @@ def _start_span(
 
 
 def _mark_failed(failed: "Span", reason: str) -> None:
-    from opentelemetry import trace  # noqa: PLC0415 - an extra
+    from opentelemetry import trace  # noqa: PLC0415 - optional dependency
 
     failed.set_attribute("error.type", reason)
     failed.set_status(trace.StatusCode.ERROR)
@@ -180,19 +180,19 @@ def _parent_context(parent: str | None) -> "Context | None":
     """Return OpenTelemetry's context for a child of `parent`, or None for a child of the current span."""
     if parent is None:
         return None
-    from opentelemetry import trace  # noqa: PLC0415 - an extra
+    from opentelemetry import trace  # noqa: PLC0415 - optional dependency
 
     return trace.set_span_in_context(trace.NonRecordingSpan(_parse_context(parent)))
 
 
 def _link_to(context: str) -> "Link":
-    from opentelemetry import trace  # noqa: PLC0415 - an extra
+    from opentelemetry import trace  # noqa: PLC0415 - optional dependency
 
     return trace.Link(_parse_context(context))
 
 
 def _parse_context(context: str) -> "SpanContext":
-    from opentelemetry import trace  # noqa: PLC0415 - an extra
+    from opentelemetry import trace  # noqa: PLC0415 - optional dependency
 
     _, trace_id, span_id, flags = context.split("-")
     return trace.SpanContext(

@@ -47,7 +47,7 @@ class StaticFile:
 
 
 def page_files(package: str, folder: str) -> dict[str, StaticFile]:
-    """Return all files that a page needs, by name: the shared files and its own. The page's URL folder serves both."""
+    """Return the files of a page by name: the shared files, and the files in `folder`. A page loads both."""
     return _read_folder("common.web", "static") | _read_folder(package, folder)
 
 

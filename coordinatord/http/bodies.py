@@ -23,12 +23,12 @@ _MAX_INLINE_PARSE_BYTES: Final = 1 << 16
 
 
 class ClientDisconnected(Exception):
-    """The client disconnected before its request or the response was complete, so no response can be sent."""
+    """Error for a client that disconnected before its request or the response was complete. No response can be sent."""
 
 
 @attrs.frozen(slots=True)
 class UnacceptableBody(Exception):
-    """The body was rejected because it is too large or arrives too slowly. `response` is sent to the client."""
+    """Error for a body that is too large or arrives too slowly. `response` is sent to the client."""
 
     response: Response
 
@@ -75,7 +75,7 @@ class BodyBudget:
 
 
 class BudgetShare:
-    """Bytes of the budget that one request has reserved. They are released when the request ends."""
+    """Bytes of the budget that one request has reserved. The bytes are released when the request ends."""
 
     def __init__(self, budget: BodyBudget, caller: str) -> None:
         self._budget = budget

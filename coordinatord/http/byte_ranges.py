@@ -17,7 +17,7 @@ class ByteRange:
 
 
 class UnsatisfiableRange(Exception):
-    """The requested range lies outside of the content."""
+    """Error for a requested range outside of the content."""
 
 
 def resolve_byte_range(header: str | None, size: int) -> ByteRange | None:

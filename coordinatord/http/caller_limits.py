@@ -91,7 +91,7 @@ class TokenBuckets:
         return (tokens - bucket.tokens) / self._rate
 
     async def wait_and_take(self, caller: str, tokens: float) -> None:
-        """Wait until enough tokens are available, and take them. For work that continues while a response is sent."""
+        """Wait until enough tokens are available, and take them. Use this for work during a response."""
         tokens = min(tokens, self._burst)
         while (wait := self.take_or_get_wait_s(caller, tokens)) > 0:  # noqa: ASYNC110 - a bucket has no event to wait for
             await anyio.sleep(max(wait, _MIN_WAIT_S))

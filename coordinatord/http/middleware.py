@@ -19,9 +19,10 @@ from coordinatord.http.streaming import ResponseSourceFailed
 
 log = structlog.get_logger(__name__)
 
-# Scope key of the route template, which the dispatcher sets. Templates keep the number of metric series bounded.
+# Scope key of the route template, which the dispatcher sets. Metrics are labelled with the template, because labels
+# with paths would create series without bound.
 ROUTE_KEY: Final = "svc.route"
-# Scope key of the seconds that do not count as response time. Set by the dispatcher for streams and held polls.
+# Scope key of the seconds that do not count as response time. The dispatcher sets this key for streams and held polls.
 UNTIMED_KEY: Final = "svc.untimed"
 _NO_ORIGINS: Final = Origins()
 _KNOWN_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "PATCH"})

@@ -125,7 +125,7 @@ def _error_table(routes: Sequence[Route]) -> Iterable[Schema]:
         for reply in [*route.replies, *common_replies(route)]:
             if reply.status >= 400 and (reply.shape is None or reply.code is not None):
                 statuses[reply.status if reply.code is None else reply.code].add(reply.status)
-    # No route declares 405 and 505, because they are sent before a route is known.
+    # No route declares 405 and 505, because the server sends these responses before a route is known.
     statuses |= {405: {405}, 505: {505}}
     for key, error in [*errors.UNCODED_ERRORS.items(), *errors.ERRORS_BY_CODE.items()]:
         yield {

@@ -11,7 +11,7 @@ from coordinatord.http.routing import Request
 from coordinatord.storage.database.snapshot_sql import Snapshot
 
 T = TypeVar("T")
-# Allowance for the bytes of the body around the rows.
+# Bytes reserved for the members of the body other than the rows.
 _ENVELOPE_BYTES: Final = 256
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -30,7 +30,7 @@ def page_response(
     **extra: Any,
 ) -> Response:
     """Return a response whose member `name` has as many rows as fit. The first row is always included, so that a
-    reader makes progress."""
+    client that reads page after page gets all rows."""
     _, offset = read_page_bounds(request)
     encoded: list[bytes] = []
     size, cut = _ENVELOPE_BYTES, False

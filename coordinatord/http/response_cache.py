@@ -1,4 +1,4 @@
-"""Cache of responses that stay the same until the index moves, with their ETags."""
+"""Cache of responses that stay the same until the index moves to another block, with their ETags."""
 
 from collections import OrderedDict
 from hashlib import blake2b
@@ -29,7 +29,7 @@ class IndexPosition(Protocol):
 
 @attrs.frozen(slots=True)
 class CachedResponse:
-    """Cached response. `etag` is also one of the response's headers."""
+    """Response and its ETag, which is also in the response's headers. `route` is the path of the route."""
 
     response: Response
     etag: bytes

@@ -30,7 +30,7 @@ _MALFORMED_MESSAGES: Final = {
 
 @attrs.frozen(slots=True)
 class Response:
-    """HTTP response. If the response is valid until the index moves, `snapshot` is the index's position."""
+    """HTTP response. If it stays valid until the index moves to another block, `snapshot` is the index's position."""
 
     status: int
     body: bytes

@@ -147,7 +147,7 @@ class Route:
 
     @property
     def cached_until_next_block(self) -> bool:
-        """True if responses depend only on the index. They then get an ETag and are cached until the next block."""
+        """True if responses depend only on the index. The dispatcher caches such responses until the next block."""
         streamed = any(reply.media for reply in self.replies)
         uncacheable = streamed or self.changes_between_blocks or self.session
         return self.index_backed and self.body is None and not uncacheable

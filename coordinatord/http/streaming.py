@@ -14,7 +14,7 @@ from coordinatord.http.responses import Headers, Response
 
 
 class ResponseSourceFailed(Exception):
-    """The source of a response failed after the head was sent. Only closing the connection signals the failure to the
+    """Error of a response's source after the head was sent. Only closing the connection signals this error to the
     client."""
 
 
@@ -64,14 +64,14 @@ async def send_streamed_response(
 
 @attrs.frozen(slots=True)
 class HeldResponse:
-    """Response that the server holds back until an event, such as that of a long poll. `respond` returns the response
-    and the seconds that it waited. If the client disconnects, `respond` is cancelled."""
+    """Response that the server delays until an event occurs, as in a long poll. `respond` waits for the event, and
+    returns the response and the seconds of waiting. If the client disconnects, `respond` is cancelled."""
 
     respond: Callable[[], Awaitable[tuple[Response, float]]]
 
 
 async def wait_for_response(receive: Receive, held: HeldResponse) -> tuple[Response, float]:
-    """Return the response, and the seconds that it waited. Raise ClientDisconnected when the client disconnects."""
+    """Return the response and the seconds of waiting. Raise ClientDisconnected when the client disconnects."""
     response: tuple[Response, float] | None = None
     async with single_error_task_group() as tasks:
         tasks.start_soon(_cancel_on_disconnect, receive, tasks.cancel_scope)

@@ -15,7 +15,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from common.refusal import Refused
 
-# Allowance for the form around the file's bytes.
+# Maximum bytes of the form apart from the file's content.
 FORM_OVERHEAD_BYTES: Final = 1 << 16
 _MAX_PART_HEADERS: Final = 8
 _MAX_PART_HEADER_BYTES: Final = 2048
@@ -26,7 +26,7 @@ _CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class FileTooLarge(Exception):
-    """The file part exceeds the limit."""
+    """Error for a file part above the size limit."""
 
 
 @attrs.frozen(slots=True)

@@ -25,11 +25,11 @@ from coordinatord.http.bodies import (
 )
 from coordinatord.http.upload_forms import FORM_OVERHEAD_BYTES, FileTooLarge, UploadForm, read_form_boundary
 
-# Maximum share of one upload in the memory budget.
+# Maximum bytes of the memory budget that one upload may use.
 MAX_UPLOAD_MEMORY_BYTES: Final = 16 << 20
 # Memory reserved when an upload begins, for bytes in the socket's receive buffer.
 INITIAL_UPLOAD_MEMORY_BYTES: Final = 1 << 18
-# The minimum rate applies after waiting this long for the client in total.
+# Total time of waiting for the client after which the minimum rate applies.
 _MIN_RATE_GRACE_S: Final = 5.0
 # Size of the pieces that are passed to the handler.
 _PIECE_BYTES: Final = 1 << 19
@@ -43,7 +43,7 @@ class TransferLimits:
     def __init__(self, max_per_address: int, max_per_wallet: int, direction: str = "upload") -> None:
         self._limits = {"address": max_per_address, "wallet": max_per_wallet}
         self._direction = direction
-        # Number of running transfers of each address and wallet, without zeros.
+        # Number of running transfers of each address and wallet. Those without transfers have no entry.
         self._running: dict[tuple[str, str | bytes], int] = {}
 
     @contextmanager

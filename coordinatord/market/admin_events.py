@@ -35,7 +35,7 @@ def read_admin_events(
 ) -> Iterator[AdminEvent]:
     """Yield the events from block `first` to `last`, in the order of the chain.
 
-    `log_range_blocks` is the maximum number of blocks in one request. It is halved whenever the node rejects a range.
+    `log_range_blocks`, the maximum number of blocks in one request, is halved whenever the node rejects a range.
     """
     known = _index_events(node, registries)
     addresses = [contract.address for contract in registries.values()]

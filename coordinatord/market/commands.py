@@ -100,7 +100,7 @@ def _run(body: Callable[[Options, Web3], None], options: Options) -> None:
 
 
 class CommandFailed(click.ClickException):
-    """Raised when a command fails. Ends the program with status 1."""
+    """Failure of a command. Ends the program with status 1."""
 
     def show(self, file: IO[Any] | None = None) -> None:
         click.echo(f"coordinatord: {self.message}", file, err=True)

@@ -45,7 +45,7 @@ def deployment_steps(terms: MarketTerms, deployer: str) -> list[SendingStep]:
     plan += [
         _setting_step(3, JOBS, "setFees", f"fees {terms.fee_bps} bps + {terms.gas_fee}", terms.fee_bps, terms.gas_fee)
     ]
-    if terms.token_gas != MIN_TOKEN_GAS:  # a new registry's default
+    if terms.token_gas != MIN_TOKEN_GAS:  # a new registry already has this value
         plan += [
             _setting_step(3, JOBS, "setTokenGas", f"let a call of the token use {terms.token_gas} gas", terms.token_gas)
         ]

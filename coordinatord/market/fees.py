@@ -34,7 +34,8 @@ class Fees:
     max_fee: int
 
     def replacement_for(self, max_fee: int, tip: int) -> "Fees":
-        """Return fees that replace a transaction with `max_fee` and `tip`. Nodes require a rise of a tenth."""
+        """Return fees that replace a transaction with `max_fee` and `tip`. Nodes require a rise of a tenth, so raise
+        both by at least an eighth."""
         return attrs.evolve(self, max_fee=max(self.max_fee, max_fee * 9 // 8 + 1), tip=max(self.tip, tip * 9 // 8 + 1))
 
 

@@ -21,7 +21,8 @@ _VERSION: Final = 1
 
 @attrs.frozen(slots=True)
 class Attempt:
-    """Signed transaction of a step. A replaced attempt stays in the entry's list, because it may still be mined."""
+    """Signed transaction of a step. A replaced attempt stays in `DeploymentEntry.attempts`, because a replaced
+    attempt may still be mined."""
 
     hash: str
     raw: str = attrs.field(repr=False)
@@ -46,7 +47,7 @@ class DeploymentJournal:
     """Entries by step. If `path` is None, nothing is written to disk and the deployment cannot be resumed."""
 
     path: Path | None
-    identity: Mapping[str, Any]  # value of `MarketDeployment.identity`, which must not change before a resumption
+    identity: Mapping[str, Any]  # `MarketDeployment.identity`; a resumed run must have the same
     entries: dict[str, DeploymentEntry] = attrs.field(factory=dict)
 
     def write(self, key: str, entry: DeploymentEntry | None) -> None:

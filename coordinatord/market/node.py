@@ -26,7 +26,7 @@ _TRANSIENT_STATUSES: Final = (429, 500, 502, 503, 504)
 
 @attrs.frozen(slots=True)
 class _NoAnswer(Exception):
-    """The node sent no JSON-RPC answer. `transient` is True if another attempt may succeed."""
+    """Error for a node that sent no JSON-RPC answer. `transient` is True if another attempt may succeed."""
 
     reason: str
     transient: bool
@@ -41,8 +41,8 @@ def _is_transient(error: BaseException) -> bool:
 class RetryingProvider(HTTPProvider):
     """Provider that raises Retryable when the node does not answer, and RpcError when the node answers with an error.
 
-    web3 therefore never handles an error. It recognises fewer error messages of nodes, and would fetch any URL that a
-    contract names in a revert with OffchainLookup.
+    web3 therefore never sees an error. web3 recognises fewer error messages of nodes than this package, and would
+    fetch any URL that a contract names in a revert with OffchainLookup.
     """
 
     def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
@@ -107,7 +107,7 @@ def build_web3(session: requests.Session, rpc_url: str) -> Web3:
     provider = RetryingProvider(
         rpc_url, {"timeout": _REQUEST_TIMEOUT_S}, session=session, exception_retry_configuration=None
     )
-    # web3's default middleware resolves ENS names and rejects the blocks of some chains.
+    # Use no middleware: web3's default middleware resolves ENS names and rejects the blocks of some chains.
     return Web3(provider, middleware=[])
 
 
@@ -146,8 +146,8 @@ def broadcast(node: Web3, raw: bytes) -> None:
 
 
 def read_receipt(node: Web3, transaction_hash: str) -> TxReceipt | None:
-    """Return the receipt of a mined transaction, or None. Some nodes send a receipt without a block for a pending
-    transaction."""
+    """Return the receipt of a transaction, or None if the transaction is not mined. Ignore a receipt without a block,
+    which some nodes send for a pending transaction."""
     try:
         receipt = node.eth.get_transaction_receipt(HexStr(transaction_hash))
     except TransactionNotFound:

@@ -37,7 +37,7 @@ class Registry:
 
 @attrs.frozen(slots=True)
 class ProviderListing:
-    """Provider as the registry stores it. `models` are the models that are allowed individually."""
+    """Provider as the registry stores it. `models` has the models allowed for it, unless `all_models` is True."""
 
     provider_id: int
     operator: str

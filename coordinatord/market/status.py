@@ -22,7 +22,7 @@ _OTHER_TERMS_REMEDY: Final = "correct the market (`coordinatord market admin`) o
 
 
 def check_integrity(market: MarketState, book: AddressBook) -> list[CheckRow]:
-    """Check code, wiring, money and address book, which do not depend on the market's terms."""
+    """Check code, wiring, balances and address book. These checks do not depend on the market's terms."""
     rows = (*_registry_rows(market, book), *_wiring_rows(market, book))
     return [_with_remedy(row, _OTHER_MARKET_REMEDY) for row in rows]
 

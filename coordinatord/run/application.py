@@ -274,7 +274,8 @@ def escrow_services(dependencies: Dependencies, escrow: Escrow | None, posted: P
     if escrow is None:
         return None
     book = dependencies.config.addresses
-    # A released key cannot be taken back. So if several nodes are configured, two nodes must agree on the claim.
+    # If several nodes are configured, two must agree on the claim, because a key that was released for a wrong claim
+    # cannot be taken back.
     agreed = Rpc(dependencies.nodes.agreed_transport()) if len(dependencies.nodes.all) > 1 else posted.registry.rpc
     claims = ClaimReader(
         JobRegistry(agreed, book.job_registry),

@@ -27,7 +27,7 @@ _JSON_OPTION: Final = click.option("--json", "as_json", is_flag=True, help="Writ
 
 
 class _CoordinatordGroup(Program):
-    """Group that imports the command `market` only to run that command, which needs an optional dependency."""
+    """Command group that imports `market` only when that command runs, because it needs an optional dependency."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -158,8 +158,8 @@ async def migrate_and_check_chain(dependencies: Dependencies, startup: StartupRe
 
 
 def relayer_rpc(dependencies: Dependencies) -> Rpc:
-    """Return the relayer's RPC client. If there are several nodes, the client sends all requests of one decision to the
-    same node."""
+    """Return the relayer's RPC client. If there are several nodes, the client sends all requests of one decision
+    (e.g. nonce, receipt and simulation) to the same node."""
     nodes = dependencies.nodes
     return PinnedRpc(nodes) if len(nodes.all) > 1 else dependencies.rpc
 

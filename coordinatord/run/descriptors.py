@@ -11,7 +11,7 @@ from coordinatord.run.config import Config
 from coordinatord.run.limits import CONNECTION_BYTES
 from coordinatord.storage.database.connections import PREPARED_CONNECTION_COUNT
 
-_ROLE_CONNECTIONS: Final = 4  # indexer, relayer, reclaimer, janitor
+_ROLE_CONNECTIONS: Final = 4  # database connections of indexer, relayer, reclaimer and janitor
 _LISTENER_CONNECTIONS: Final = 1
 _CONNECTIONS_OUTSIDE_POOL: Final = PREPARED_CONNECTION_COUNT + _ROLE_CONNECTIONS + _LISTENER_CONNECTIONS
 _NODE_CONNECTIONS: Final = 40

@@ -36,7 +36,8 @@ from coordinatord.storage.pins.containers import Containers
 log = structlog.get_logger(__name__)
 
 SWEEP_INTERVAL_S: Final = 60.0
-# Files of a job are attached this long before they expire, so that a failed sweep can be repeated in time.
+# A file that a job names is marked as attached, and so kept, at most this long before it would expire. A failed sweep
+# can therefore be repeated in time.
 _ATTACH_BEFORE_EXPIRY_S: Final = 3 * SWEEP_INTERVAL_S
 _MAX_LEASED_REMOVALS: Final = 200
 _MAX_DELETED_ROWS: Final = 1_000

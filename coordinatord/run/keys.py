@@ -22,7 +22,7 @@ _KEY_STATE_TEXTS: Final = {
     "not drained": "NOT ENDED: run `coordinatord drain` with its key, unless a process still relays with it",
 }
 KEY_SETTLED_AFTER_S: Final = 3600.0
-"""Seconds after an account's last signature when no reorg can affect its transactions any more."""
+"""When an account has signed nothing for this time, no reorg can affect the account's transactions any more."""
 
 
 def is_drained(use: "AccountUsage", settled_s: float = KEY_SETTLED_AFTER_S) -> bool:

@@ -24,10 +24,10 @@ class Limits:
     `body_stall_timeout_s`: longest wait for the next byte of a body or an upload. `body_min_bytes_per_s` and
     `upload_min_bytes_per_s`: lowest average rate.
 
-    `requests_burst`: burst of one caller's requests. None means 2.5 seconds of REQUESTS_PER_SECOND.
+    `requests_burst`: burst of one caller's requests. None means the requests of 2.5 seconds at REQUESTS_PER_SECOND.
 
     `connections`, `event_listeners` (event streams and waiting polls): the defaults suit a process with enough
-    descriptors and memory. `with_connections` adapts the defaults to a process with fewer or more.
+    descriptors and memory. `with_connections` adapts them to the descriptors and memory of the process.
 
     `journal_blocks`: blocks whose changes can be undone after a reorg.
 

@@ -20,7 +20,7 @@ from common.daemon.operators_port import OperatorsApp, OperatorsResponse
 from coordinatord.api.pages.files import operators_page_files
 from coordinatord.base.metrics import REGISTRY
 
-_IDLE_TIMEOUT_S: Final = 30.0  # longer than a scrape can be delayed by a busy event loop
+_IDLE_TIMEOUT_S: Final = 30.0  # longer than a busy event loop can delay a scrape
 _SHUTDOWN_GRACE_S: Final = 1.0
 _SAMPLE_INTERVAL_S: Final = 15.0
 _MAX_SAMPLES: Final = 240  # the samples of an hour
@@ -29,7 +29,7 @@ _JSON_HEADERS: Final = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
 )
-# Series by their name on the page. A value is the sum over the labels.
+# Metrics by their name on the page. The page shows the sum over a metric's labels.
 _SERIES_BY_NAME: Final = {
     "queue": "coordinatord_relay_queue_depth",
     "relays": "coordinatord_relay_outcomes_total",
@@ -85,7 +85,7 @@ async def serve_operators(app: OperatorsApp, listening: socket.socket) -> None:
     """Serve until cancelled. Then stop hypercorn through its trigger, because a cancelled hypercorn leaves
     connections open."""
     config = Config()
-    config.bind = [f"fd://{os.dup(listening.fileno())}"]  # hypercorn closes its duplicate of the socket
+    config.bind = [f"fd://{os.dup(listening.fileno())}"]  # a duplicate, because hypercorn closes the socket
     config.keep_alive_timeout = _IDLE_TIMEOUT_S
     config.graceful_timeout = _SHUTDOWN_GRACE_S
     config.include_server_header = False

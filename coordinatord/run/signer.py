@@ -22,7 +22,7 @@ from coordinatord.chain.signing.keystores import load_keystore
 from coordinatord.chain.signing.signers import parse_signing_program
 from coordinatord.run.config import Config
 
-# The signing program receives only these variables, none of which holds a secret.
+# The signing program receives only these environment variables, none of which holds a secret.
 _PASSED_VARIABLES: Final = (
     "PATH",
     "HOME",

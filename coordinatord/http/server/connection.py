@@ -1,4 +1,4 @@
-"""Connection of one client, which passes bytes between the socket and requests, and disconnects slow clients.
+"""Pass bytes between one client's socket and the client's requests, and disconnect slow clients.
 
     socket ──► get_buffer, buffer_updated ──► unread bytes ──► head ──► Exchange ──► application
        ◄────────────────────────── write ◄──────────────────────────────────┘
@@ -59,7 +59,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._unread = bytearray()
-        # Pieces that are written together in the next turn of the loop.
+        # Pieces that are written together in the next iteration of the event loop.
         self._unwritten: list[bytes] = []
         self._reading_paused = False
         self._writing_paused = False
@@ -168,7 +168,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     async def write(self, data: bytes, *, more: bool = False) -> None:
         """Write bytes. Raise ClientDisconnected when the client is gone or reads too slowly.
 
-        Small pieces that are written with `more` are sent together in the next turn of the loop, to save system calls.
+        Small pieces that are written with `more` are sent together in the event loop's next iteration, to save system
+        calls.
         """
         if self._transport.is_closing():
             raise ClientDisconnected

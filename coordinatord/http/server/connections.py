@@ -99,7 +99,7 @@ class Connections:
     def _close_longest_idle(self) -> bool:
         """Close the connection that has been idle for longest. Return False if no connection is idle.
 
-        The search visits every connection, so each search collects several candidates.
+        The search visits every connection, so each search also collects candidates for the next calls.
         """
         for _ in range(2):
             while self._longest_idle:

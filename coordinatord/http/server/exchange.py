@@ -38,7 +38,7 @@ _BODILESS_STATUSES: Final = frozenset({204, 304})
 
 
 class InvalidResponse(Exception):
-    """The application sent ASGI messages that do not form a valid HTTP response."""
+    """Error for ASGI messages of the application that do not form a valid HTTP response."""
 
 
 class ServerState:
@@ -163,7 +163,7 @@ class Exchange:
     async def _send(self, message: Message) -> None:
         kind = message["type"]
         if self._response_complete and self._must_close:
-            # The request was rejected, or the response is complete.
+            # The connection closes: nothing can be sent after a complete response or a rejection.
             raise ClientDisconnected
         if kind == "http.response.body" and self._status and not self._response_complete:
             await self._send_body(message.get("body", b""), more=message.get("more_body", False))

@@ -40,7 +40,7 @@ _CHUNKED_HEAD: Final = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunke
 
 
 class MalformedRequest(Exception):
-    """The request is not valid HTTP. It is rejected with `status`, and the connection closes."""
+    """Error for a request that is not valid HTTP. The server answers with `status` and closes the connection."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)

@@ -17,8 +17,8 @@ from coordinatord.http.server.connection import ClientConnection, Timeouts
 from coordinatord.http.server.connections import ConnectionLimits, Connections
 from coordinatord.http.server.exchange import ServerState
 
-# Maximum number of connections that wait to be accepted. The kernel resets further connections, and after a restart all
-# providers reconnect at once.
+# Maximum number of connections that wait to be accepted. The number is high, because the kernel resets further
+# connections, and all providers reconnect at once after a restart.
 _BACKLOG: Final = 4096
 _TIMEOUTS: Final = Timeouts()
 _DEFAULT_LIMITS: Final = ConnectionLimits()

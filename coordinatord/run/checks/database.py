@@ -97,7 +97,7 @@ def _migrations_row(state: SchemaState) -> CheckRow:
 
 
 async def _relayer_row(config: Config, connection: Connection) -> CheckRow:
-    """Return a row that names the process that relays with the last account that signed."""
+    """Return a row with the process that relays for the account that signed last."""
     for use in await transactions_sql.read_account_usages(connection, config.addresses.chain_id):
         process = await find_role_holder(connection, relayer_role_name(config.addresses.chain_id, use.account))
         if process is None:

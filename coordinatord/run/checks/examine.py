@@ -1,6 +1,6 @@
 """`coordinatord check`: check everything that the daemon needs to start and to run.
 
-The database is only read, and the probe in the pin store is removed.
+The checks only read the database. They write a small object, the probe, to the pin store and remove it.
 """
 
 import json
@@ -36,7 +36,7 @@ from coordinatord.run.descriptors import max_caller_connections, memory_limit_by
 from coordinatord.storage.pins.kubo import KuboStore
 from coordinatord.storage.pins.store import PinStore
 
-# Maximum clock difference, far below the fifteen minutes that object stores tolerate.
+# Maximum difference between this machine's clock and the pin store's. Object stores tolerate fifteen minutes.
 _CLOCK_TOLERANCE_S: Final = 60.0
 _STORE_TIMEOUT_S: Final = 60.0
 # A public gateway needs some time to find new content.
@@ -108,7 +108,7 @@ def _variables_row(environ: Mapping[str, str]) -> CheckRow:
 
 @attrs.frozen(slots=True)
 class _ProbeKeys:
-    """Key book in memory for the probe, because the database may have no tables yet."""
+    """Map of the probe's object key to its content id, in memory, because the database may have no tables yet."""
 
     held: dict[str, str] = attrs.field(factory=dict)
 

@@ -29,9 +29,9 @@ NODE_REMEDY: Final = "point RPC_URL to a node that answers"
 REQUEST_TIMEOUT_S: Final = 8.0
 _OTHER_NODE_REMEDY: Final = "replace this address in RPC_URLS, or remove it"
 _CHECKS_TIMEOUT_S: Final = 30.0
-# Half a block must have room for the most expensive op and a transaction's fixed costs.
+# Minimum gas limit of a block. Half of this limit, the most that a transaction uses, must suffice for the largest op.
 _MIN_BLOCK_GAS: Final = 8_000_000
-# Maximum age of the newest block. Signed ops are valid for the same time.
+# Maximum age of the newest block: the time for which a signed op is valid.
 _STALE_HEAD_S: Final = 600.0
 # Maximum time by which a block's timestamp may be ahead of a correct clock.
 _MAX_BLOCK_AHEAD_S: Final = 15.0
@@ -99,8 +99,8 @@ class NodeChecks:
             yield right("history", f"blocks and logs from deployBlock on ({head - first} blocks)")
 
     async def _check_state(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
-        """Check that the node has the state of old blocks. Claims are read CONFIRMATIONS blocks below the head, and a
-        revert is explained at the block of its transaction."""
+        """Check that the node has the state of old blocks. The coordinator reads claims CONFIRMATIONS blocks below the
+        head, and explains a revert from the state at the transaction's block."""
         needed = self.config.confirmations
         for depth in sorted(
             {needed, min(_STATE_DEPTH_BLOCKS, head), min(10 * _STATE_DEPTH_BLOCKS, head)}, reverse=True

@@ -22,7 +22,7 @@ class CheckPart:
 
 
 async def run_parts(parts: Sequence[CheckPart]) -> list[CheckRow]:
-    """Run the parts, and return their rows in order. If a part fails or times out, its last row is wrong."""
+    """Run the parts, and return their rows in order. If a part fails or times out, a WRONG row is added to its rows."""
     return [row for rows in await run_each_part(parts) for row in rows]
 
 
