@@ -143,7 +143,7 @@ async def read_exhausted_budgets(
     for row in rows:
         spending = spendings[row["place"] - 1]
         others = None if row["newcomers_fit"] else Budget.NEWCOMERS
-        exhausted[spending] = others if row["own_fits"] else spending.limits.budget
+        exhausted[spending] = others if row["own_fits"] else spending.gas_limits.budget
     return exhausted
 
 
