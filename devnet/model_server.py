@@ -14,6 +14,7 @@ import json
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,20 +72,36 @@ class FrontHandler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        streams = body.pop("stream", False)
+        body.pop("stream_options", None)
         try:
-            self._send_json(200, self._build_answer(body))
+            if streams and self.path in (CHAT_PATH, RESPONSES_PATH) and wants_text(body):
+                self._stream_answer(without_tools(limit_output(body)))
+            else:
+                self._send_json(200, self._build_answer(body))
         except urllib.error.HTTPError as error:
             self._send_json(error.code, json.loads(error.read()))
+
+    def _stream_answer(self, body: dict[str, Any]) -> None:
+        """Send the tokens as llama.cpp makes them. The connection is closed after the last."""
+        chat = body
+        if self.path == RESPONSES_PATH:
+            chat = to_chat_request(body) | {"temperature": body["temperature"]}
+            chat["max_tokens"] = body.get("max_output_tokens", MAX_OUTPUT_TOKENS)
+        request = build_request(
+            self.server.text, CHAT_PATH, chat | {"stream": True, "stream_options": {"include_usage": True}}
+        )
+        with urllib.request.urlopen(request, timeout=LLAMA_TIMEOUT_S) as lines:  # noqa: S310 - see build_request
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.end_headers()
+            for line in lines if self.path == CHAT_PATH else to_response_events(lines):
+                self.wfile.write(line)
 
     def _build_answer(self, body: dict[str, Any]) -> dict[str, Any]:
         if self.path == EMBEDDINGS_PATH:
             return self._post_to(self.server.embeddings, EMBEDDINGS_PATH, body)
-        for name in ("stream", "stream_options"):
-            body.pop(name, None)
-        for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
-            if name in body:
-                body[name] = min(body[name], MAX_OUTPUT_TOKENS)
-        body.setdefault("temperature", 0)
+        body = limit_output(body)
         if wants_tool_call(body):
             return self._answer_with_tool_call(body)
         body = without_tools(body)
@@ -99,10 +116,7 @@ class FrontHandler(BaseHTTPRequestHandler):
             schema = {"name": "answer", "schema": text_format["schema"]}
             chat["response_format"] = {"type": "json_schema", "json_schema": schema}
         answer = self._post_to(self.server.text, CHAT_PATH, chat)
-        text = answer["choices"][0]["message"]["content"]
-        part = {"type": "output_text", "text": text, "annotations": []}
-        item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
-        return to_response(item, answer["usage"])
+        return to_response(to_message_item(answer["choices"][0]["message"]["content"]), answer["usage"])
 
     def _answer_with_tool_call(self, body: dict[str, Any]) -> dict[str, Any]:
         tool = body["tools"][0]
@@ -123,9 +137,7 @@ class FrontHandler(BaseHTTPRequestHandler):
         return to_response(item | {"arguments": arguments, "status": "completed"}, answer["usage"])
 
     def _post_to(self, llama: "xllamacpp.Server", path: str, body: dict[str, Any]) -> dict[str, Any]:
-        request = urllib.request.Request(llama.listening_address + path, json.dumps(body).encode())  # noqa: S310 - llama.cpp on loopback
-        request.add_header("content-type", "application/json")
-        with urllib.request.urlopen(request, timeout=LLAMA_TIMEOUT_S) as answer:  # noqa: S310
+        with urllib.request.urlopen(build_request(llama, path, body), timeout=LLAMA_TIMEOUT_S) as answer:  # noqa: S310
             read: dict[str, Any] = json.loads(answer.read())
             return read
 
@@ -136,6 +148,26 @@ class FrontHandler(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(raw)))
         self.end_headers()
         self.wfile.write(raw)
+
+
+def build_request(llama: "xllamacpp.Server", path: str, body: dict[str, Any]) -> urllib.request.Request:
+    request = urllib.request.Request(llama.listening_address + path, json.dumps(body).encode())  # noqa: S310 - llama.cpp on loopback
+    request.add_header("content-type", "application/json")
+    return request
+
+
+def limit_output(body: dict[str, Any]) -> dict[str, Any]:
+    limits = {
+        name: min(body[name], MAX_OUTPUT_TOKENS)
+        for name in ("max_tokens", "max_completion_tokens", "max_output_tokens")
+        if name in body
+    }
+    return {"temperature": 0} | body | limits
+
+
+def wants_text(body: dict[str, Any]) -> bool:
+    """Return True for a request without a JSON schema whose answer is a text."""
+    return not wants_tool_call(body) and not body.get("text") and not body.get("response_format")
 
 
 def wants_tool_call(body: dict[str, Any]) -> bool:
@@ -178,6 +210,31 @@ def to_chat_request(body: dict[str, Any]) -> dict[str, Any]:
 
 def content_text(content: str | list[dict[str, Any]]) -> str:
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+def to_response_events(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Convert the stream of `/v1/chat/completions` to that of `/v1/responses`."""
+    text, usage = "", {"prompt_tokens": 0, "completion_tokens": 0}
+    for line in lines:
+        if not line.startswith(b"data: {"):
+            continue
+        chunk = json.loads(line.removeprefix(b"data: "))
+        usage = chunk.get("usage") or usage
+        for choice in chunk["choices"]:
+            if delta := choice["delta"].get("content"):
+                text += delta
+                place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+                yield to_event({"type": "response.output_text.delta", "delta": delta} | place)
+    yield to_event({"type": "response.completed", "response": to_response(to_message_item(text), usage)})
+
+
+def to_event(event: dict[str, Any]) -> bytes:
+    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+
+
+def to_message_item(text: str) -> dict[str, Any]:
+    part = {"type": "output_text", "text": text, "annotations": []}
+    return {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
 
 
 def to_response(item: dict[str, Any], usage: dict[str, int]) -> dict[str, Any]:

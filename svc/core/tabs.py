@@ -57,7 +57,7 @@ def first_choice_text(chunk: Mapping[str, Any]) -> str:
 def _streamed_texts(chunk: Mapping[str, Any]) -> Iterator[tuple[tuple[object, ...], str]]:
     kind, delta = chunk.get("type"), chunk.get("delta")
     if kind == "response.output_text.delta" and isinstance(delta, str):
-        yield ("response", chunk.get("output_index"), chunk.get("content_index")), delta
+        yield ("response", chunk.get("output_index", 0), chunk.get("content_index", 0)), delta  # some servers omit them
     choices = chunk.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         delta = choice.get("delta") if isinstance(choice, dict) else None

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import anyio
 import httpx
 import pytest
 from eth_account import Account
@@ -20,6 +21,7 @@ from nacl.public import PrivateKey
 import devnet
 from coordinatord.chain.relayer.fees import DEVNET_CHAIN_IDS
 from devnet import client_environment
+from svc.client import Client
 from tests.e2e.conftest import Market, Start, free_ports
 
 
@@ -141,3 +143,10 @@ def test_real_model_answers_texts_and_embeddings(start: Start) -> None:
     vectors = [json.loads(run("demo/embed-small", text))["data"][0]["embedding"] for text in ("blue", "red")]
     assert vectors[0] != vectors[1]
     assert len(vectors[0]) == len(vectors[1]) > 100
+
+    async def stream() -> list[dict[str, object]]:
+        async with Client(environment=environment) as client, client.tabs.open("demo/text-small") as tab:
+            answer = await tab.request({"input": "What is the capital of Japan?"})
+            return [chunk async for chunk in answer]
+
+    assert len(anyio.run(stream)) > 3

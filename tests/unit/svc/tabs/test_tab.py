@@ -50,12 +50,13 @@ async def test_answers_are_streamed_and_charged_once() -> None:
     assert outcome.cost + outcome.returned == tab.file.amount
 
 
-@pytest.mark.parametrize("form", ["chat", "response"])
+@pytest.mark.parametrize("form", ["chat", "response", "response without indexes"])
 async def test_text_that_was_not_streamed_is_the_last_chunk(form: str) -> None:
     """A provider stops a stream that is too long for a tab."""
 
     def event(text: str) -> dict[str, object]:
-        return {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": text}
+        indexes = {"output_index": 0, "content_index": 0} if form == "response" else {}
+        return {"type": "response.output_text.delta", "delta": text} | indexes
 
     output = {"output": [{"type": "message", "content": [{"type": "output_text", "text": "one two "}]}]}
     streamed, whole = (delta("one "), chat("one two ")) if form == "chat" else (event("one "), output)
