@@ -34,7 +34,7 @@ _MIN_SILENCE_S: Final = 60.0  # time without an answered poll before the daemon 
 class ClaimHold:
     """Reason to withhold claims. `detail` has the problem and the remedy.
 
-    If `model` is None, the hold is for all models. If `sla_secs` is None, the hold is for all windows.
+    The hold is for all models without `model`, and for all windows without `sla_secs`.
     """
 
     reason: ClaimHoldReason
@@ -45,7 +45,7 @@ class ClaimHold:
 
 @attrs.define(slots=True, eq=False)
 class DaemonHealth:
-    """Health of the daemon. `claim_holds` is None until the guard's first check."""
+    """Health of the daemon. `claim_holds` is set by the guard's first check."""
 
     journal: Journal
     supervisor: Supervisor = attrs.field(factory=lambda: Supervisor(metrics.count_task_failures, log_task_failure))
@@ -86,7 +86,7 @@ class DaemonHealth:
 
     @property
     def is_only_daemon(self) -> bool:
-        """Return True if the guard has checked and found no other daemon with this wallet."""
+        """Return True if the guard's check found this wallet in use by this daemon only."""
         return self.claim_holds is not None and all(hold.reason != "other_daemon" for hold in self.claim_holds)
 
     async def watch(self) -> NoReturn:

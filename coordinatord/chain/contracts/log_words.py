@@ -152,7 +152,7 @@ class ValueSpan(NamedTuple):
 
 @attrs.frozen
 class LogLayout:
-    """Decodes logs whose values are at the same positions as in a log that was fully checked.
+    """Decodes logs that have their values at the same positions as a fully checked log.
 
     The bytes between the values are padding, offsets and lengths. If they equal those of the checked log, the values
     are at the same positions, so the words need no check.
