@@ -85,7 +85,7 @@ MEMBER_TEXTS: Final[Mapping[str, MemberText]] = {
     "valid_before": MemberText("`expires_at` + 1, in Unix seconds", "1800003601"),
     "candidates": MemberText("live providers that would take the order, cheapest first"),
     "accepts": MemberText("accepted payment schemes; there is one"),
-    "scheme": MemberText("name of the payment scheme: the signed `authorization`", "eip3009"),
+    "scheme": MemberText("name of the payment scheme; `eip3009` is payment by the signed `authorization`", "eip3009"),
     "network": MemberText("chain of the payment token (CAIP-2)", "eip155:31337"),
     # The market.
     "box_key": MemberText("X25519 key to which clients seal designated orders", worked_order.BOX_KEY),

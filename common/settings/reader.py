@@ -117,7 +117,7 @@ class Environment:
 
 @attrs.frozen(slots=True)
 class Credentials:
-    """Files of systemd's credentials. A file is named like its secret setting. `file` is the folder, or None."""
+    """Folder of systemd's credentials (CREDENTIALS_DIRECTORY), or None. Each file is named after a secret setting."""
 
     file: Path | None
 

@@ -48,7 +48,9 @@ HEADERS: Final[Mapping[str, tuple[str, Schema]]] = {
     "etag": ("ETag", _header_schema("value to send as `if-none-match` or `if-range`", {"type": "string"})),
     "preference-applied": (
         "PreferenceApplied",
-        _header_schema("`respond-async`, in answer to that preference", {"type": "string"}, required=True),
+        _header_schema(
+            "`respond-async`, if the request preferred it and it was applied", {"type": "string"}, required=True
+        ),
     ),
     "location": ("Location", _header_schema("route to follow", {"type": "string"}, required=True)),
     "content-range": (

@@ -42,7 +42,9 @@ def confine(blocked: Sequence[str]) -> None:
     """Block the paths for this thread and every process that it starts."""
     libc, version = _load_libc(), landlock_version()
     if version == 0:
-        raise ConfinementFailed("this kernel has no Landlock (Linux 5.13 and lsm=landlock)")
+        raise ConfinementFailed(
+            "this kernel has no Landlock, which needs Linux 5.13 or newer and `landlock` in the boot parameter lsm="
+        )
     handled = (1 << _FILE_RIGHT_COUNT_BY_VERSION.get(version, 16)) - 1
     attributes = (ctypes.c_uint64 * 3)(handled, 0, _SIGNAL_SCOPE if version >= 6 else 0)
     size = 24 if version >= 6 else 8

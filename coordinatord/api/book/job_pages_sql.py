@@ -154,10 +154,10 @@ class _JobListSql:
         return (
             f"{', ' if self._posted_before is not None else 'with '}{beyond}"
             f" far as materialized (select chunk, {start} - before as rest"
-            f" from ({self._running_counts_sql(_LARGE_CHUNK_BITS)}) c"
+            f" from ({self._cumulative_counts_sql(_LARGE_CHUNK_BITS)}) c"
             f" where before + jobs > {start} order by chunk {self.direction} limit 1),"
             f" found as materialized (select c.chunk, (far.rest - c.before)::bigint as skip"
-            f" from far cross join lateral ({self._running_counts_sql(_CHUNK_BITS, within)}) c"
+            f" from far cross join lateral ({self._cumulative_counts_sql(_CHUNK_BITS, within)}) c"
             f" where c.before + c.jobs > far.rest order by c.chunk {self.direction} limit 1)"
         )
 
@@ -172,7 +172,7 @@ class _JobListSql:
             [f"from job_counts where list = {number} and key = {key} and bits = {bits}", *states, *conditions]
         )
 
-    def _running_counts_sql(self, bits: int, *conditions: str) -> str:
+    def _cumulative_counts_sql(self, bits: int, *conditions: str) -> str:
         """Return the SQL that selects the list's chunks, with the number of jobs in each chunk and in all chunks before
         it."""
         before = f"sum(sum(jobs)) over (order by chunk {self.direction}) - sum(jobs)"

@@ -50,7 +50,7 @@ _JOB_PARAMETERS = {
     "posted_before": Parameter(QueryUint(63), "only jobs posted at or before this block"),
     "order": Parameter(
         Choice(("oldest", "newest")),
-        "order of the posts: `oldest` first (the default) or `newest`; a poll leases the oldest jobs in either order",
+        "order of the posts: `oldest` first (the default) or `newest`; with both, a poll leases the oldest jobs",
     ),
     "free": Parameter(
         QueryUint(32),

@@ -19,7 +19,7 @@ _END_VERDICTS: Final = {
 }
 _REASON_PHRASES: Final = {
     "not_listed": "is not listed",
-    "model_not_allowed": "may not run the model",
+    "model_not_allowed": "is not allowed to run the model",
     "no_ask": "has no ask for the model",
     "window": "has asks for other windows only",
     "price": "asks more than the order pays",

@@ -160,7 +160,7 @@ select t.number, t.time, {SNAPSHOT_COLUMNS} from index_position p left join late
 
 
 async def read_block_times(database: Database, numbers: Sequence[int]) -> tuple[Snapshot, dict[int, int]]:
-    """Return the Unix times of blocks. Leave out blocks that are neither near the head nor have an event in the log."""
+    """Return the Unix times of blocks. The result has only blocks near the head and blocks with an event in the log."""
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(_SELECT_BLOCK_TIMES, list(numbers))
     return snapshot_from_rows(rows), {row["number"]: row["time"] for row in rows if row["number"] is not None}

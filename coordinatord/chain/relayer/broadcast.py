@@ -1,6 +1,7 @@
 """Send stored, signed transactions in JSON-RPC batches, classify each answer by its message, and apply the outcomes.
 
-No answer makes the relayer pick another nonce for a transaction, because the nonce is stored with the signed bytes.
+Whatever the nodes answer, the relayer never picks another nonce for a transaction, because the nonce is stored with the
+signed bytes.
 After a refusal that no retry can resolve, the transaction is abandoned at once: a self-transfer replaces it. After any
 other refusal, the bytes are sent again, until `repair.py` raises the fee or abandons the transaction.
 """
@@ -112,7 +113,7 @@ async def _send_to_all(rpc: Rpc, txs: Sequence[tuple[PendingTx, SignedVersion]])
         for index, other in enumerate(others, 1):
             tasks.start_soon(send_to, index, other)
         await send_to(0, rpc)
-        # Slower nodes count as unanswered.
+        # A node that answers later than this counts as not having answered.
         tasks.cancel_scope.deadline = anyio.current_time() + _OTHER_NODES_TIMEOUT_S
     return [
         SentVersion(tx, version, node_answers)

@@ -22,7 +22,7 @@ from coordinatord.storage.database.prepared import PreparedConnection
 EARNING_PERIOD_DAYS: Final = 7
 # Limit of counted settled jobs per signer.
 MAX_COUNTED_JOBS: Final = 20_000
-# Signer used for the sum of all newcomers.
+# Placeholder for a signer in the rows that sum up the gas of all newcomers.
 ALL_NEWCOMERS: Final = b"\x00"
 # Amount that the claim of a job collects.
 _CLAIM_AMOUNT_SQL: Final = "j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee"

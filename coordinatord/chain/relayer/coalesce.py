@@ -171,8 +171,8 @@ def _plan_transaction(rank: Rank, ops: Sequence[SimulatedRelay], tx_limits: TxLi
 
 
 def _calldata_in_relay(op: SimulatedRelay, before: SimulatedRelay | None) -> bytes:
-    """Return an op's calldata within a relay. A claim directly after its job's post is shortened, because the registry
-    knows the terms from the post."""
+    """Return an op's calldata in a transaction of several ops. A claim directly after its job's post is shortened,
+    because the registry knows the terms from the post."""
     calldata = op.relay.calldata
     if before is None or before.relay.kind is not RelayKind.POST or op.builds_on != before.relay.id:
         return calldata

@@ -56,7 +56,8 @@ def _extra_bytes_gas(calldata_bytes: int) -> int:
 
 @attrs.define(slots=True)
 class PlannedGas:
-    """Gas to offer for ops. `correction` scales the table, and is above 1 while receipts show higher costs."""
+    """Gas to plan for ops. `correction` multiplies the estimates, and is above 1 while receipts show more gas than
+    estimated."""
 
     correction: float = 1.0
     token_call_gas: int = TOKEN_CALL_GAS

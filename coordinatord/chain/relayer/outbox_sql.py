@@ -94,7 +94,7 @@ class QueuedRelay:
 class NotQueued(enum.Enum):
     """Reason why a relay was not queued."""
 
-    # The subject has MAX_RELAYS_PER_SUBJECT relays under way, or an equal request with other content.
+    # The subject has MAX_RELAYS_PER_SUBJECT relays under way, or a request with the same dedupe key and other content.
     SUBJECT_BUSY = "subject_busy"
     QUEUE_FULL = "queue_full"
     # The signer's budget has no room.

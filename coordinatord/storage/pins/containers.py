@@ -65,10 +65,10 @@ class _RowWriter:
             database, _set_cids, max_keys=_MAX_ROWS_PER_STATEMENT
         )
         self.ended_holds: BatchedReads[_EndedHold, None] = BatchedReads(
-            database, self._attach_all, max_keys=_MAX_ROWS_PER_STATEMENT
+            database, self._retain_objects, max_keys=_MAX_ROWS_PER_STATEMENT
         )
 
-    async def _attach_all(self, database: Database, ended: list[_EndedHold]) -> dict[_EndedHold, None]:
+    async def _retain_objects(self, database: Database, ended: list[_EndedHold]) -> dict[_EndedHold, None]:
         """End these holds, and keep their objects for the retention period. Return None for each hold, as BatchedReads
         requires."""
         async with database.connection() as connection:

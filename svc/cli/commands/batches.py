@@ -97,7 +97,7 @@ def _add_batch_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "providers",
         type=click.IntRange(1, 2**32 - 1),
         multiple=True,
-        help="Send lines with rates to these providers in turn.",
+        help="Order lines that set rates from these providers, in turn.",
     )
     @click.option("--metadata", metavar="NAME=VALUE", multiple=True, help="Metadata of the batch, stored in the clear.")
     @click.option(

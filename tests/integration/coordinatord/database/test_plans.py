@@ -69,7 +69,7 @@ UNPLANNED: Final = {
     "api.book.job_pages_sql.page_statement": _PAGES,
     "api.book.job_pages_sql._JobListSql.posted_before_sql": _PAGES,
     "api.book.job_pages_sql._JobListSql.offset_chunk_sql": _PAGES,
-    "api.book.job_pages_sql._JobListSql._running_counts_sql": _PAGES,
+    "api.book.job_pages_sql._JobListSql._cumulative_counts_sql": _PAGES,
     "api.book.job_pages_sql._JobListSql._page_sql": _PAGES,
     "storage.database.removal_sql.remove_due": _REMOVAL,
     "chain.indexer.undo_sql.undo_above": "of a reorganisation, by keys that it finds in the journal",
