@@ -107,12 +107,12 @@ CASES = {
     ),
     "prices are in the wrong unit": Case(
         "prices of demo/text",
-        "9e+06 x for 600 s: rates are base units per 10^6 units",
+        "9e+06 x in the window of 600 s: rates are base units per 10^6 units",
         {"models": (model_for("demo/text", {"text"}, asks={600: AskRates(9_000_000, 18_000_000)}),)},
         market={"others_asks": {(1, 600): (1, 2)}},
     ),
     "prices are far below the others'": Case(
-        "prices of demo/text", "0.0001 x for 600 s", market={"others_asks": {(1, 3600): (1_000_000, 200)}}
+        "prices of demo/text", "0.0001 x in the window of 600 s", market={"others_asks": {(1, 3600): (1_000_000, 200)}}
     ),
     "registry is not to be read": Case(
         "registry", "answered 500", market={"always": {"providers": instead(error(500, None, "internal_error"))}}
@@ -306,7 +306,7 @@ async def test_own_asks_and_unusual_prices_are_not_wrong(tmp_path: Path) -> None
     findings = {finding.what: finding for finding in await examined(market, tmp_path)}
     prices = findings["prices of demo/text"]
     assert prices.result is None
-    assert "10 x for 600 s" in prices.detail
+    assert "10 x in the window of 600 s" in prices.detail
 
 
 @pytest.mark.parametrize(
