@@ -30,7 +30,7 @@ PRINTED = {
         r"provider 1 asks 100000 in, 200000 out .*\n(0x\w{8}): .*asks more.*\n\1: cancelled\n"
         r"(0x\w{8}): at most \d+ base units, 1 .*\n\2: completed by provider 1: .+\n"
     ),
-    "prove_a_job": r"receipt of \d+ bytes\n(.*\n)+payment: \d+ base units .*\n(.*\n)+ended: JobSettled, .*\n",
+    "prove_a_job": r"receipt of \d+ bytes\n(.*\n)+payment: at most \d+ base units .*\n(.*\n)+ended: JobSettled, .*\n",
     "receive_webhooks": rf"(whk_\w+) receives job\.settled\njob\.settled of {JOB_ID}\n.+\n",
     "report_market": (
         r"ready: True at block \d+\njobs: \d+ open, .*\nprovider 1: .*\nprovider 2: .*\nprovider 3: .*\n"
