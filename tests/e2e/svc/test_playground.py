@@ -133,7 +133,10 @@ async def test_chat_is_priced_answered_and_proved(server: Server, browser: Brows
     await browser.ask("downloads", str(tmp_path))
     await browser.ask("click", "#receipt")
     await browser.see("main", "Saved.")
-    (receipt,) = [path async for path in anyio.Path(tmp_path).glob("*.receipt.json")]
+    with anyio.fail_after(30):
+        while not (receipts := [path async for path in anyio.Path(tmp_path).glob("*.receipt.json")]):  # noqa: ASYNC110 - the event is in the browser
+            await anyio.sleep(0.05)
+    (receipt,) = receipts
     verify = [PROGRAM, "receipt", "verify", str(receipt)]
     assert (await anyio.run_process(verify, env=server.environment, check=False)).returncode == 0
     await browser.ask("click", "#verify")

@@ -160,8 +160,9 @@ def test_batch_comes_back_in_openais_form(server: Server, tmp_path: Path) -> Non
         assert batch.output_file_id is not None
         output = [json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()]
         assert client.files.retrieve(batch.output_file_id).expires_at is not None
-        assert [each.id for each in client.batches.list()] == [batch.id]
-        assert [each.id for each in client.files.list(limit=1, order="asc")] == [file.id, batch.output_file_id]
+        assert next(iter(client.batches.list())).id == batch.id  # newest first; other tests use the server too
+        files = [each.id for each in client.files.list(limit=1, order="asc")]
+        assert files[-2:] == [file.id, batch.output_file_id]
         assert client.files.delete(file.id).deleted
     assert [line["custom_id"] for line in output] == ["n1", "n2"]
     assert len({line["response"]["request_id"] for line in output}) == 1  # both lines shared a job
