@@ -17,7 +17,7 @@ from devnet.errors import DevnetError
 from devnet.ports import LOOPBACK
 
 CHAIN_ID: Final = 31337  # for tests; a devnet has a random id by default
-# Test mnemonic of Ethereum tools, whose keys are public.
+# Test mnemonic of Ethereum tools. Its keys are public.
 MNEMONIC: Final = "test test test test test test test test test test test junk"
 FUNDED_ACCOUNT_COUNT: Final = 20
 

@@ -166,7 +166,7 @@ def limit_output(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def wants_text(body: dict[str, Any]) -> bool:
-    """Return True for a request without a JSON schema whose answer is a text."""
+    """Return True if the answer is a text, without a tool call or a JSON schema."""
     return not wants_tool_call(body) and not body.get("text") and not body.get("response_format")
 
 

@@ -36,7 +36,7 @@ class WantedPort:
 
 @contextmanager
 def reserve_ports(wanted: Iterable[WantedPort]) -> Iterator[dict[str, int]]:
-    """Reserve a port for each service, so that no other devnet on this machine takes it. Yield the ports by flag.
+    """Reserve a port for each service against other devnets on this machine. Yield the ports by flag.
 
     Raise `DevnetError` if a chosen port is in use, or is chosen for two services.
     """
@@ -84,7 +84,7 @@ def pick_free(host: str = LOOPBACK) -> int:
 
 
 def _reserve_port(number: int, host: str, reservations: ExitStack) -> bool:
-    """Reserve a port if it is free, so that no other devnet takes the port before the service listens. Return True if
+    """Reserve a free port against other devnets until the service listens. Return True if
     the port is reserved."""
     return _reserve_name(f"port-{number}", reservations) and is_port_free(number, host)
 

@@ -24,7 +24,7 @@ from svc.results import Result
 
 MODEL_NAME: Final = MODELS[0].name
 _WINDOW: Final = "1h"
-# Each line of the batch asks for the capital of one country.
+# Each line of the batch is a question about the capital of one country.
 _COUNTRIES: Final = (
     *("Austria", "Canada", "Chile", "Cuba", "Egypt", "England", "Finland", "Germany", "Greece", "India"),
     *("Iran", "Japan", "Kenya", "Nepal", "Norway", "Peru", "Poland", "Russia", "Sweden", "Turkey"),
@@ -141,7 +141,7 @@ async def _open_client(devnet: Devnet) -> AsyncIterator[Client]:
 
 
 def answer_text(output: object) -> str:
-    """Return the text of a model's response. The echo backend's response is the input, whose text is returned."""
+    """Return the text of a model's response. The echo backend's response is the input. Its text is returned."""
     match output:
         case {"output": [*_, {"content": [{"text": str(text)}]}]} | {"input": str(text)} if text.strip():
             return text.strip()

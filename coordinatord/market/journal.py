@@ -33,7 +33,7 @@ class Attempt:
 
 @attrs.frozen(slots=True)
 class DeploymentEntry:
-    """Step whose transaction was signed. `block` is None until the step is confirmed."""
+    """Step with a signed transaction. `block` is None until the step is confirmed."""
 
     nonce: int
     attempts: tuple[Attempt, ...]

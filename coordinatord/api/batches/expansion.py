@@ -154,7 +154,7 @@ class BatchExpander:
         ]
         async with keep_transaction_open(connection):
             cids = await self.containers.store(inline)
-        # The statements from here on lock the uploads and the outbox, so what they find stays true until the commit.
+        # From here on, statements lock the uploads and the outbox, so their rows do not change until the commit.
         used_uploads = {name: uploads[name] for name in _upload_names(allowed)}
         attached = await files_sql.attach_inputs(connection, used_uploads, self.retention_seconds)
         cids |= {

@@ -58,7 +58,7 @@ class LineReader:
     timeout_s: float = READ_TIMEOUT_S  # per chunk
 
     async def read_lines(self, start: FileCursor) -> LinePortion:
-        """Read the next lines, and return all that are not blank. Read at least one line unless the file has ended.
+        """Read the next lines, and return the lines with text. Read at least one line unless the file has ended.
         Raise Retryable if the store returns too few or too many bytes, or returns them too slowly."""
         buffer = bytearray()
         while start.offset + len(buffer) < self.file_bytes:

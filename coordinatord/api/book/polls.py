@@ -1,4 +1,4 @@
-"""Polls (GET /evm/jobs with `free`): a provider reports that it is live, and leases jobs that no other provider holds.
+"""Polls (GET /evm/jobs with `free`): a provider reports that it is live, and leases jobs that are not leased yet.
 
 read all waiting polls' outlooks in one statement ─► nothing to lease ─► answer, or wait for news
                                                   └─► jobs or offers ─► lease them in a transaction

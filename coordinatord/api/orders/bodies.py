@@ -34,7 +34,7 @@ MAX_CID_CHARACTERS: Final = 128
 
 @attrs.frozen(slots=True)
 class MarketProbe:
-    """Unsigned request for the live asks for a model, a window and a number of units."""
+    """Unsigned request that lists the live asks of a model and a window, for a number of units."""
 
     model_id: int = body_field(UINT32)
     sla_secs: int = body_field(UINT32)

@@ -136,7 +136,7 @@ async def register_reader(connection: PreparedConnection, reader: ReaderKey) -> 
 
 
 async def restore_readers(connection: PreparedConnection, readers: Sequence[ReaderKey]) -> None:
-    """Register readers again, except those that were replaced."""
+    """Register readers again, except replaced ones."""
     await connection.fetch(_RESTORE_READERS, *zip(*map(attrs.astuple, readers), strict=True))
 
 

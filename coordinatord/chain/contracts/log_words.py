@@ -154,7 +154,7 @@ class ValueSpan(NamedTuple):
 class LogLayout:
     """Decodes logs that have their values at the same positions as a fully checked log.
 
-    The bytes between the values are padding, offsets and lengths. If they equal those of the checked log, the values
+    The bytes between the values are padding, offsets and lengths. If they equal the checked log's, the values
     are at the same positions, so the words need no check.
     """
 
@@ -212,7 +212,7 @@ def _build_unpacker(shapes: Sequence[tuple[str, int, object]]) -> tuple[Callable
 def decode_solidity_string(raw: bytes) -> str:
     """Decode a Solidity `string`, which may hold any bytes. A provider may settle with a CID that is not UTF-8.
 
-    Invalid bytes must not stop the index, so they are replaced by U+FFFD. NUL is replaced too, because PostgreSQL's
+    Invalid bytes must not stop the index, so they are replaced by U+FFFD. NUL is also replaced, because PostgreSQL's
     text cannot store it.
     """
     if raw.isalnum():

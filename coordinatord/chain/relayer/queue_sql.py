@@ -44,7 +44,7 @@ async def take_relays(
 
 
 async def count_active_accounts(connection: Connection, chain_id: int) -> int:
-    """Return how many accounts of the chain signed the latest 64 transactions, or 1 if there are none."""
+    """Return how many accounts of the chain signed the latest 64 transactions, at least 1."""
     accounts: int = await connection.fetchval(
         "select greatest(count(distinct account), 1) from"
         " (select account, chain_id from relay_txs order by id desc limit 64) as latest where chain_id = $1",
@@ -106,7 +106,7 @@ async def end_queued_relays(connection: Connection, endings: Iterable[RelayEndin
 
 async def drop_overdue_relays(connection: Connection, timeout_ms: int) -> dict[int, RelayKind]:
     """Drop relays that exceeded the queue timeout. Return their kinds by id. Keep exits. Also keep requeued relays,
-    because their callers may have been told that they were mined. Skip relays that a signing transaction has locked."""
+    because their callers may have received a success. Skip relays that a signing transaction has locked."""
     rows = await connection.fetch(
         "with overdue as (select id from relays where state = 'queued' and requeued = 0 and priority > 0"
         " and queued_at < clock_timestamp() - $1 * interval '1 millisecond'"

@@ -1,4 +1,4 @@
-"""Record what became of signed relays: mined, refused, queued again, or pending again after a reorg."""
+"""Record the outcomes of signed relays: mined, refused, queued again, or pending again after a reorg."""
 
 from collections.abc import Iterable, Sequence
 

@@ -187,7 +187,7 @@ async def open_database(
         primary = PrimaryConnector(dsn, timeout_s=acquire_timeout_s, standby=standby)
         if not standby:
             await primary.refuse_transaction_pooling()
-        # With a minimum size, asyncpg restores lost connections in a task of its own, which can outlive the pool.
+        # With a minimum size, asyncpg restores lost connections in a background task, which can outlive the pool.
         pool = await asyncpg.create_pool(connect=connect, min_size=0, max_size=max_size, reset=_no_reset)
     except ValueError:  # from asyncpg, whose message may contain parts of the password
         raise Fatal("DATABASE_URL must be postgresql://user:password@host:port/database") from None

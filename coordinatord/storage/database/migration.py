@@ -150,8 +150,8 @@ def server_version_error(major: int) -> str | None:
 
 @attrs.frozen(slots=True)
 class SchemaState:
-    """Migrations of a database compared with those of this release. `refusal` is the reason why this release must not
-    start, or None."""
+    """Difference between the migrations of a database and of this release. `refusal` is the reason why this release
+    must not start, or None."""
 
     applied_count: int
     missing_names: tuple[str, ...]

@@ -156,7 +156,7 @@ class RequestSigner:
         """Return the headers that authorise this request for the next minutes.
 
         `sha256` is the hash of the content. Path and query of `url` must be percent-encoded, and every parameter must
-        have its `=`. `extra_headers` are signed too, and have names in lower case. S3 requires a signature for all
+        have its `=`. `extra_headers` are signed as well, and have names in lower case. S3 requires a signature for all
         headers that begin with `x-amz-`.
         """
         at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.clock.now()))
