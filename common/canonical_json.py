@@ -5,12 +5,17 @@ numbers are written as ECMAScript does. Beyond the RFC, a number written as an i
 JavaScript would round larger integers.
 """
 
+import codecs
 import math
 from json.encoder import encode_basestring
+from typing import Final
 
 from common.refusal import Refused
 from common.scalars import MAX_SAFE_INTEGER
 from common.strict_json import MAX_DEPTH
+
+# Python reads the file of a codec at its first use, which fails in a process that has no free file descriptor.
+_UTF16: Final = codecs.lookup("utf-16-be")
 
 
 def canonical(value: object) -> bytes:
@@ -65,7 +70,7 @@ def _write_items(items: "list[object] | tuple[object, ...]", written: list[str],
 
 
 def _utf16_sort_key(key: str) -> bytes:
-    return key.encode("utf-16-be", "surrogatepass")
+    return _UTF16.encode(key, "surrogatepass")[0]
 
 
 def _quoted(text: str) -> str:

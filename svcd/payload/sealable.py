@@ -4,6 +4,7 @@ NUL and lone surrogates, which models do emit, become U+FFFD. NaN and infinities
 ±(2^53−1), such as 64-bit seeds, become decimal strings.
 """
 
+import codecs
 import math
 import re
 from typing import Final
@@ -13,6 +14,8 @@ from common.scalars import MAX_SAFE_INTEGER
 from common.strict_json import MAX_DEPTH
 
 _INVALID_CHARACTERS_PATTERN: Final = re.compile("[\x00\ud800-\udfff]")
+# Python reads the file of a codec at its first use, which fails in a process that has no free file descriptor.
+_UTF16: Final = codecs.lookup("utf-16-le")
 _MAX_OUTPUT_DEPTH: Final = MAX_DEPTH - 1  # one level is the result's own object
 
 
@@ -37,4 +40,5 @@ def to_sealable(value: object, depth: int = 0) -> object:
 
 def _repair_text(text: str) -> str:
     """Join surrogate pairs that a stream split, and replace lone surrogates and NUL."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\x00", "\ufffd")
+    joined: str = _UTF16.decode(_UTF16.encode(text, "surrogatepass")[0], "replace")[0]
+    return joined.replace("\x00", "\ufffd")
