@@ -31,6 +31,7 @@ from urllib.parse import unquote
 
 import attrs
 import httpx
+import uvloop
 from aiohttp import web
 
 from common.cid import UnixFsHasher
@@ -157,7 +158,8 @@ class Server:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         path = unquote(request.raw_path.partition("?")[0])
         if path.startswith("/ipfs/"):
-            return _file(self._objects.content / path.rpartition("/")[2], {"access-control-allow-origin": "*"})
+            content = self._objects.content / path.rpartition("/")[2]
+            return _file(request, content, {"access-control-allow-origin": "*"})
         try:
             self._authenticate(request)
             if not path.startswith(self._root):
@@ -218,7 +220,7 @@ class Server:
                 cid = self._objects.cids.get(key)
                 if cid is None:
                     raise S3Error(404, "NoSuchKey")
-                return _file(self._objects.content / cid, {_CID_HEADER: cid})
+                return _file(request, self._objects.content / cid, {_CID_HEADER: cid})
         raise S3Error(501, "NotImplemented")
 
     async def _receive(self, request: web.Request) -> Received:
@@ -259,11 +261,14 @@ def _join(parts: Iterable[Path], target: Path) -> str:
     return str(hasher.finish())
 
 
-def _file(path: Path, headers: dict[str, str]) -> web.StreamResponse:
-    """aiohttp answers ranges, and sends the file without reading it into memory."""
+def _file(request: web.Request, path: Path, headers: dict[str, str]) -> web.StreamResponse:
+    """Answer with a file. aiohttp reads files in a thread, so a short file without ranges is read here."""
     if not path.is_file():
         return web.Response(status=404, headers=headers)
-    return web.FileResponse(path, headers={**headers, "content-type": "application/octet-stream"})
+    headers = {**headers, "content-type": "application/octet-stream"}
+    if "range" not in request.headers and path.stat().st_size <= _PIECE_BYTES:
+        return web.Response(body=path.read_bytes(), headers=headers)
+    return web.FileResponse(path, headers=headers)
 
 
 def main(port: str, folder: str) -> None:
@@ -271,7 +276,15 @@ def main(port: str, folder: str) -> None:
     server = Server(Objects(Path(folder)), os.environ["PIN_STORE_BUCKET"], dict(zip(keys, words, strict=True)))
     application = web.Application(client_max_size=1 << 20)  # of documents; content is read in pieces
     application.router.add_route("*", "/{path:.*}", server.handle)
-    web.run_app(application, host=LOOPBACK, port=int(port), access_log=None, print=None, shutdown_timeout=3)
+    web.run_app(
+        application,
+        host=LOOPBACK,
+        port=int(port),
+        access_log=None,
+        print=None,
+        shutdown_timeout=3,
+        loop=uvloop.new_event_loop(),
+    )
 
 
 if __name__ == "__main__":
