@@ -185,7 +185,7 @@ async def _index_violations(connection: "asyncpg.Connection[asyncpg.Record]", rp
             *await balance_violations(connection, rpc, book),
         ]
     return [
-        *await index_violations(connection, rpc, book),
+        *await index_violations(remains.database_url, rpc, book),
         *await replay_violations(connection, log),
         *await fund_violations(rpc, book),
         *transfer_violations(log, book.job_registry),

@@ -1,8 +1,10 @@
 """I4: the index equals a fresh replay of the chain, row by row.
 
-violations = await index_violations(connection, rpc, address_book)
+violations = await index_violations(database_url, rpc, address_book)
 assert violations == []
 """
+
+from typing import Any, Final
 
 import asyncpg
 
@@ -17,8 +19,22 @@ from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.chain.rpc.client import Rpc
 from tests.integration.coordinatord.indexer.index_rows import forget, index_rows
 
+# The indexer begins and commits its own transactions. Inside of the check's transaction, these are savepoints.
+_SAVEPOINTS: Final = {
+    "BEGIN": "SAVEPOINT of_the_indexer",
+    "COMMIT": "RELEASE SAVEPOINT of_the_indexer",
+    "ROLLBACK": "ROLLBACK TO SAVEPOINT of_the_indexer",
+}
 
-async def index_violations(connection: "asyncpg.Connection[asyncpg.Record]", rpc: Rpc, book: AddressBook) -> list[str]:
+
+class _CheckConnection(asyncpg.Connection):
+    """Connection on which nothing is committed."""
+
+    async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:  # noqa: ASYNC109 - asyncpg's
+        return await super().execute(_SAVEPOINTS.get(query, query), *args, timeout=timeout)
+
+
+async def index_violations(database_url: str, rpc: Rpc, book: AddressBook) -> list[str]:
     """Return each violation as a sentence. The index must have reached the head, and no block may be mined during the
     call.
 
@@ -26,6 +42,7 @@ async def index_violations(connection: "asyncpg.Connection[asyncpg.Record]", rpc
     transaction.
     """
     source = NodeSource(rpc, LogDecoder(book))
+    connection = await asyncpg.connect(database_url, connection_class=_CheckConnection)
     transaction = connection.transaction()
     await transaction.start()
     try:
@@ -42,6 +59,7 @@ async def index_violations(connection: "asyncpg.Connection[asyncpg.Record]", rpc
         return [f"I4: the chain cannot be replayed: {wrong}"]
     finally:
         await transaction.rollback()
+        await connection.close()
     return [
         f"I4: {table} differs from a fresh replay in {sorted(set(rows) ^ set(replayed[table]), key=repr)}"
         for table, rows in indexed.items()

@@ -37,7 +37,7 @@ async def all_violations(
                 *await job_violations(rpc, book, promised=promised),
                 *await replay_violations(connection, log),
                 *transfer_violations(log, book.job_registry, donations=donations),
-                *await index_violations(connection, rpc, book),
+                *await index_violations(database_url, rpc, book),
                 *await registry_violations(connection, rpc, book),
                 *await fund_violations(rpc, book, donations=donations),
             ]
