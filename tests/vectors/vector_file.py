@@ -1,4 +1,4 @@
-"""Read and write the vector files that Python, forge and JavaScript share.
+"""Read the vector files that Python, forge and JavaScript share.
 
     {"description": "…", "cases": [{"name": "…", …, "refused": "<failure class>"?}, …]}
 
@@ -25,10 +25,6 @@ def cases(name: str) -> list[Case]:
     if len(set(names)) != len(names):
         raise ValueError(f"{name} names two cases alike")
     return read
-
-
-def text_of(description: str, written: list[Case]) -> str:
-    return json.dumps({"description": description, "cases": written}, indent=1, ensure_ascii=True) + "\n"
 
 
 def pattern(length: int) -> bytes:

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from common import container
 from common.box import SecretKey
 from common.container import CommitmentHasher, Opener, Sealer
-from common.keccak import keccak256
 from common.key_derivation import data_key
 from common.refusal import Refused
-from tests.vectors.generate_sealing import OWNER, REGISTRY, STRANGER, framed, stream
+from tests.vectors.sealing import OWNER, REGISTRY, STRANGER, framed, stream
 from tests.vectors.vector_file import Case, cases, pattern
 
 SECRET = SecretKey(b"\x07" * 32)
@@ -96,10 +95,6 @@ def test_every_truncation_is_refused() -> None:
 def test_anything_appended_is_refused(trailing: bytes) -> None:
     with pytest.raises(Refused):
         container.open_with_secret(SECRET, *PLACE, CONTAINER + trailing)
-
-
-def test_commitment_covers_wrap_and_ciphertext_hash() -> None:
-    assert COMMITTED.c == container.commitment(CONTAINER[1:81], keccak256(CONTAINER[81:]))
 
 
 @pytest.mark.parametrize(("wrap", "ct_hash"), [(79, 32), (81, 32), (80, 31), (80, 33)])

@@ -8,7 +8,7 @@ from common import container, sealed_result
 from common.box import SecretKey
 from common.refusal import Refused
 from tests.unit.common.test_container import sealed_of
-from tests.vectors.generate_sealing import OWNER, REGISTRY
+from tests.vectors.sealing import OWNER, REGISTRY
 from tests.vectors.vector_file import Case, cases, pattern
 
 SECRET = SecretKey(b"\x09" * 32)
