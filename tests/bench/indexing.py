@@ -3,13 +3,10 @@
 Our run includes: headers of all blocks with links and filters checked, every log matched to its block, strict decoding,
 folding, the real `jobs` table with all its indexes, position and notices. Every block is written like those near the
 head: with the undo journal, and its events in the log. The node's time is in every figure.
-
-    INDEX_POSTS=1000000 python -m tests.bench.indexing      # one backfill, and the memory of the process
 """
 
 import http.client
 import json
-import os
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -200,48 +197,3 @@ def rows() -> list[Row]:
         row("limit", "getLogs and the socket read", 0.2),
         row("web3", "web3.py get_logs and executemany", 15),
     ]
-
-
-BACKFILL: Final = int(os.environ.get("INDEX_POSTS", "1000000"))
-_PRINTED_LINES: Final = 20
-
-
-def backfill() -> None:
-    """Print the rate of a long backfill and this process's memory. The memory must not grow after the first ranges."""
-    with filled(max(1, BACKFILL // POSTS_A_BLOCK), POSTS_A_BLOCK) as chain:
-        anyio.run(_watched, chain, backend_options={"use_uvloop": True})
-
-
-async def _watched(chain: Chain) -> None:
-    connection, watching = [await asyncpg.connect(chain.database_url) for _ in range(2)]
-    began, ended = time.perf_counter(), anyio.Event()
-
-    async def show() -> None:
-        height = 0
-        while not ended.is_set():
-            position = await watching.fetchval("select block_number from index_position") or 0
-            if position >= height:
-                height = position + chain.blocks // _PRINTED_LINES
-                rate = position * chain.posts / chain.blocks / (time.perf_counter() - began)
-                print(f"block {position:>9,}  {rate:>8,.0f} posts/s  {_resident_mib():>5,} MiB", flush=True)
-            await anyio.sleep(0.05)
-
-    async with open_rpc(chain.rpc_url) as rpc, anyio.create_task_group() as tasks:
-        tasks.start_soon(show)
-        await index_all(rpc, chain, connection)
-        ended.set()
-    elapsed = time.perf_counter() - began
-    if await connection.fetchval("select count(*) from jobs") != chain.posts:
-        raise AssertionError("a post is missing")
-    await connection.close()
-    await watching.close()
-    print(f"{chain.posts:,} posts in {elapsed:.0f} s, indexes built: {chain.posts / elapsed:,.0f} posts/s")
-
-
-def _resident_mib() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") >> 20
-
-
-if __name__ == "__main__":
-    backfill()
