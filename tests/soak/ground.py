@@ -57,7 +57,6 @@ class Ground:
     database: TcpProxy
     coordinators: list[Daemon]
     base_urls: list[str]
-    metrics_urls: dict[str, str]  # by daemon name
     providers: list[Daemon]
     config: Config  # of the coordinators
     clocks: Path  # a file per daemon: see tests.soak.shifted_clock
@@ -108,7 +107,6 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
         proxied_store = attrs.evolve(pins, endpoint=f"http://{LOOPBACK}:{store.port}")
         heads: list[Daemon] = []
         base_urls: list[str] = []
-        metrics_urls: dict[str, str] = {}
         for n in range(coordinators):
             port, metrics_port = pick_free(), pick_free()
             base_url = f"http://{LOOPBACK}:{port}"
@@ -126,7 +124,6 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
             )
             heads.append(Daemon(program, answers_ok(f"{base_url}/readyz")))
             base_urls.append(base_url)
-            metrics_urls[program.name] = f"http://{LOOPBACK}:{metrics_port}/metrics"
         hands: list[Daemon] = []
         for n, wallet in enumerate(wallets.with_role("provider")[:providers]):
             metrics_port = pick_free()
@@ -141,7 +138,6 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
                 clock=folder / "clocks" / f"provider-{n}",
             )
             hands.append(Daemon(program, answers_ok(f"http://{LOOPBACK}:{metrics_port}/healthz")))
-            metrics_urls[program.name] = f"http://{LOOPBACK}:{metrics_port}/metrics"
         ground = Ground(
             anvil=anvil,
             postgres=Daemon(postgres.child.program, accepts_sql(postgres), postgres.child),
@@ -158,7 +154,6 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
             database=database,
             coordinators=heads,
             base_urls=base_urls,
-            metrics_urls=metrics_urls,
             providers=hands,
             config=config_of(heads[0].program.environment),
             clocks=folder / "clocks",

@@ -5,9 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from tests.soak.plots import plot
 from tests.soak.resources import GROWS
-from tests.soak.timeline import Timeline
 from tests.soak.verdict import INVARIANTS
 
 _MAX_COLUMNS: Final = 12
@@ -16,7 +14,7 @@ _PAGE: Final = """<!doctype html>
 <style>
 body {{ font: 15px/1.4 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }}
 table {{ border-collapse: collapse; }} td, th {{ padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; }}
-.holds {{ color: #060; }} .broken {{ color: #b00; font-weight: bold; }} svg {{ width: 100%; height: auto; }}
+.holds {{ color: #060; }} .broken {{ color: #b00; font-weight: bold; }}
 </style></head><body>
 <h1>Soak: {verdict}</h1>
 <p>Seed {seed}, {minutes:g} minutes, round {done} of {rounds}, {coordinators} coordinators, {providers} providers,
@@ -26,18 +24,17 @@ table {{ border-collapse: collapse; }} td, th {{ padding: .2rem .8rem .2rem 0; t
 <h2>At risk</h2><ul>{risks}</ul>
 <h2>Faults</h2><table>{faults}</table>
 <h2>What clients met</h2><table>{outcomes}</table>
-<h2>Course</h2>{plot}
 </body></html>
 """
 
 
-def write(folder: Path, summary: dict[str, Any], timeline: Timeline) -> None:
+def write(folder: Path, summary: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "soak.json").write_text(json.dumps(summary, indent=2) + "\n")
-    (folder / "soak.html").write_text(_page(summary, timeline))
+    (folder / "soak.html").write_text(_page(summary))
 
 
-def _page(summary: dict[str, Any], timeline: Timeline) -> str:
+def _page(summary: dict[str, Any]) -> str:
     judged = summary["invariants"]
     held = all(one["holds"] for one in judged.values())
     rows = (
@@ -65,7 +62,6 @@ def _page(summary: dict[str, Any], timeline: Timeline) -> str:
             f"<tr><td>{escape(what)}</td><td>{escape(', '.join(f'{o}: {n}' for o, n in counts.items()))}</td></tr>"
             for what, counts in summary["outcomes"].items()
         ),
-        plot=plot(timeline),
     )
 
 

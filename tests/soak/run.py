@@ -19,7 +19,7 @@ from tests.soak.ground import BLOCK_SECONDS, Ground, soaked_market
 from tests.soak.options import Options
 from tests.soak.resources import Look, growth, look
 from tests.soak.risks import Risk, Run, counted, hollow, under_way
-from tests.soak.sampling import ChainHistory, sample_until_cancelled
+from tests.soak.sampling import ChainHistory
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.crowd import Crowd
 from tests.soak.traffic.hooks import receiving
@@ -55,10 +55,10 @@ async def soak(options: Options, say: Say) -> dict[str, Any]:
             soaking.looks.append(await look(ground, timeline.now))
             for number in range(1, options.rounds + 1):
                 await soaking.round(number)
-                report.write(options.out, soaking.summary(), timeline)
+                report.write(options.out, soaking.summary())
             await soaking.end()
     summary = soaking.summary()
-    report.write(options.out, summary, timeline)
+    report.write(options.out, summary)
     return summary
 
 
@@ -146,11 +146,9 @@ class Soak:
 
     def status(self) -> str:
         timeline = self.timeline
-        memory = {of: course.last for (figure, of), course in sorted(timeline.courses.items()) if figure == "memory"}
         return (
             f"{timeline.now / 60:.0f} min of load and checks, {self.crowd.jobs:,} jobs,"
-            f" {sum(timeline.fault_counts().values())} faults, {len(timeline.complaints)} broken;"
-            f" MiB: {', '.join(f'{name} {mib:.0f}' for name, mib in memory.items())}"
+            f" {sum(timeline.fault_counts().values())} faults, {len(timeline.complaints)} broken"
         )
 
     def summary(self) -> dict[str, Any]:
@@ -186,7 +184,6 @@ class Soak:
         """Run load and faults in parallel. Faults end first, and then clients finish their started work."""
         options, timeline, crowd = self.options, self.timeline, self.crowd
         async with anyio.create_task_group() as watching:
-            watching.start_soon(sample_until_cancelled, self.ground, timeline)
             watching.start_soon(self.history.watch, self.ground)
             watching.start_soon(self._tell)
             for daemon in self.ground.daemons:

@@ -1,4 +1,4 @@
-"""Sample every process: metrics of the daemons, and use of the machine."""
+"""Every event that was ever on the chain."""
 
 from collections import Counter
 from contextlib import suppress
@@ -7,50 +7,12 @@ from typing import Final
 import anyio
 import attrs
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.soak.ground import Ground
-from tests.soak.plain_http import plain_http
-from tests.soak.resources import pids, use_of
-from tests.soak.timeline import Timeline
 from tests.support.invariants.market_log import MarketLog, Told, read_market_log
 
-_EVERY_S: Final = 5.0
 _HISTORY_EVERY_S: Final = 15.0
 DEEPEST_REORG_BLOCKS: Final = 128
-# Plotted series, summed over their labels, by their name in the report.
-_SERIES: Final = {
-    "coordinatord_relay_queue_depth": "queue",
-    "coordinatord_index_lag_blocks": "lag",
-    "svcd_jobs_settled_total": "settled",
-    "svcd_capacity_free": "free",
-}
-
-
-async def sample_until_cancelled(ground: Ground, timeline: Timeline) -> None:
-    async with plain_http(timeout=2) as client:
-        while True:
-            for name, pid in pids(ground).items():
-                if (use := use_of(pid)) is not None:
-                    timeline.read(name, {"memory": use.memory_mib, "descriptors": use.descriptors})
-            async with anyio.create_task_group() as reads:
-                for name, url in ground.metrics_urls.items():
-                    reads.start_soon(_read, client, name, url, timeline)
-            await anyio.sleep(_EVERY_S)
-
-
-async def _read(client: httpx.AsyncClient, name: str, url: str, timeline: Timeline) -> None:
-    values: dict[str, float] = {}
-    try:
-        told = (await client.get(url)).text
-    except httpx.TransportError:
-        return  # the daemon is down or stopping
-    for family in text_string_to_metric_families(told):
-        for sample in family.samples:
-            if sample.name in _SERIES:
-                figure = _SERIES[sample.name]
-                values[figure] = values.get(figure, 0.0) + sample.value
-    timeline.read(name, values)
 
 
 @attrs.define

@@ -1,17 +1,15 @@
-"""Record of a run, in seconds since its start: faults, work of clients, figures, complaints.
+"""Record of a run, in seconds since its start: faults, work of clients, complaints.
 
 Only the current round is recorded in full. Everything older is sums, so a run of days takes the memory of one round.
 """
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import attrs
-
-from tests.soak.course import Course
 
 _MOMENT_S: Final = 2.0
 _MAX_COMPLAINTS: Final = 200
@@ -45,7 +43,6 @@ class Timeline:
     faults: deque[Span] = attrs.field(factory=deque)
     done: deque[Done] = attrs.field(factory=deque)
     complaints: list[str] = attrs.field(factory=list)
-    courses: dict[tuple[str, str], Course] = attrs.field(factory=dict)  # by figure and its subject
     _struck: Counter[str] = attrs.field(factory=Counter)
     _outcomes: dict[str, Counter[str]] = attrs.field(factory=dict)
     _unnamed: int = 0  # complaints after the first `_MAX_COMPLAINTS`
@@ -65,7 +62,6 @@ class Timeline:
     def struck(self, span: Span) -> None:
         self.faults.append(span)
         self._struck[span.kind] += 1
-        self.course("fault", span.kind).add(span.start, span.end - span.start)
 
     def moments(self, *kinds: str) -> list[tuple[float, float]]:
         """Return the intervals of this round when faults of these kinds were active, in Unix seconds. Each is a little
@@ -79,15 +75,6 @@ class Timeline:
     def add(self, done: Done) -> None:
         self.done.append(done)
         self._outcomes.setdefault(done.what, Counter())[done.outcome] += 1
-        self.course("seconds", done.what).add(done.at, done.seconds)
-
-    def read(self, of: str, values: Mapping[str, float]) -> None:
-        """Add figures of one process, as they are now."""
-        for figure, value in values.items():
-            self.course(figure, of).add(self.now, value)
-
-    def course(self, figure: str, of: str) -> Course:
-        return self.courses.setdefault((figure, of), Course())
 
     def complain(self, text: str) -> None:
         if len(self.complaints) < _MAX_COMPLAINTS:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.invariants.liveness import liveness_violations
 from tests.support.invariants.market_log import MarketLog, Told
-from tests.support.invariants.replay import Replayed, replayed
+from tests.support.invariants.replay import Replayed
 from tests.support.invariants.transfers import transfer_violations
 
 JOB, OWNER, OPERATOR, TREASURY, REGISTRY = (bytes([n]) * 32 for n in range(1, 6))
@@ -46,27 +46,6 @@ def history(*events: Event, transfers: tuple[Transfer, ...] = (), ended: int = 1
 
 def job(index: Replayed) -> Mapping[str, Any]:
     return index.tables["jobs"][JOB,]
-
-
-def test_history_becomes_rows() -> None:
-    index = replayed(history(REGISTERED, ("JobPosted", POSTED), CLAIMED, SETTLED))
-    row = job(index)
-    assert (row["cap"], row["state"], row["ended_because"], row["cost"], row["ended_at"]) == (3_000, 2, 1, 2_000, 150)
-    assert index.tables["providers"][7,]["active_jobs"] == 0
-    assert index.tables["owner_sums"][OWNER, 1]["completed"] == 1
-
-
-def test_unclaimed_job_is_marked_once_expired() -> None:
-    for now, state in ((500, 0), (501, 3)):
-        assert job(replayed(history(REGISTERED, ("JobPosted", POSTED), now=now)))["state"] == state
-
-
-def test_ask_of_nothing_is_withdrawn() -> None:
-    def published(*quotes: tuple[int, int, int, int]) -> Event:
-        return "AsksPublished", {"providerId": 7, "signedAt": 9, "quotes": quotes}
-
-    asks = replayed(history(published((1, 60, 5, 6), (1, 300, 7, 8)), published((1, 60, 0, 0)))).tables["asks"]
-    assert list(asks) == [(7, 1, 300)]
 
 
 def test_job_ends_within_its_window_or_a_little_later() -> None:

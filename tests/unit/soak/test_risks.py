@@ -17,10 +17,3 @@ def test_promise_never_at_risk_invalidates_the_run() -> None:
 def test_effects_of_frequent_faults_must_occur() -> None:
     for faults, least in (((), 0), (("reorg",) * 3, 0), (("reorg", "rpc_hang", *("reorg",) * 3), 1)):
         assert least_of(run_of(3, *faults))["events taken back"] == least
-
-
-def test_floors_grow_with_the_run() -> None:
-    glance, minute, hour = (least_of(run_of(minutes)) for minutes in (0.5, 1, 60))
-    assert sum(least > 0 for least in glance.values()) == 1
-    assert glance["kinds of work done once all was quiet"] == minute["kinds of work done once all was quiet"] > 0
-    assert hour["leases"] == 60 * minute["leases"] > 0

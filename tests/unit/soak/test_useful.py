@@ -25,12 +25,6 @@ def test_kind_of_work_that_is_never_done_is_below_its_floor() -> None:
     assert "'expired': 5" in found
 
 
-def test_floors_grow_with_the_run_and_a_glance_has_none() -> None:
-    assert {found.split(" in ")[0] for found in too_little(all_done(), 10)} >= {"I13: open job: 5 finished"}
-    assert too_little(run_of(), 0.5) == []
-    assert len(too_little(run_of(), 10)) == len(USEFUL)
-
-
 def test_failure_is_explained_by_a_recent_fault() -> None:
     failed = Done("open job", 100.0, 20.0, "store_unavailable")
     assert unexplained(run_of(failed, faults=(Span("store_killed", 60.0, 70.0),))) == []
@@ -45,26 +39,11 @@ def test_failure_is_not_explained_by_another_fault() -> None:
     assert len(unexplained(run_of(failed, faults=(Span("reorg", 90.0, 90.0),)))) == 1
 
 
-def test_unforeseen_outcome_is_unexplained() -> None:
-    faults = tuple(Span(kind, 0.0, 100.0) for kind in ("reorg", "rpc_hang", "store_killed", "coordinator_killed"))
-    assert len(unexplained(run_of(Done("file", 50.0, 1.0, "418 teapot"), faults=faults))) == 1
-
-
 def test_answers_of_two_coordinators_need_separate_causes() -> None:
     twice = Done("job posted twice", 50.0, 1.0, "503 relayer_funds / 503 store_unavailable")
     empty, store = Span("relayer_empty", 49.0, 52.0), Span("store_killed", 49.0, 52.0)
     assert len(unexplained(run_of(twice, faults=(empty,)))) == 1
     assert unexplained(run_of(twice, faults=(empty, store))) == []
-
-
-def test_claim_of_a_silent_provider_explains_a_failed_job() -> None:
-    failed = Done("open job", 100.0, 90.0, "failed")
-    assert len(unexplained(run_of(failed))) == 1
-    assert unexplained(run_of(failed, Done("idle provider", 20.0, 1.0, "claim 201"))) == []
-
-
-def test_other_work_may_end_in_any_way() -> None:
-    assert unexplained(run_of(Done("garbage", 5.0, 1.0, "400 invalid_request_error"))) == []
 
 
 def test_every_fault_explains_something() -> None:

@@ -10,7 +10,3 @@ def test_header_names_a_wrong_cid_for_correct_content() -> None:
     named = head.rpartition(b" ")[2].decode()
     assert (named != CID, len(head) + 4 + len(content), content.decode()) == (True, len(answer), CID)
     assert parse_cid(named, "cid").codec == "raw"
-
-
-def test_content_that_goes_on_is_not_changed() -> None:
-    assert with_other_cids(CID.encode()) == CID.encode()
