@@ -14,12 +14,6 @@ ROWS = re.findall(r"^\| `([\w/.]+)` \| (.+?) \|", CONTRIBUTORS, re.MULTILINE)
 STEPS = [(file, name) for file, names in ROWS for name in re.findall(r"`([\w.]+)`", names)]
 
 
-def test_page_follows_an_order_from_the_client_to_the_result() -> None:
-    assert STEPS[0][0].startswith("svc/")
-    assert {"coordinatord", "svcd"} < {file.split("/")[0] for file, _ in STEPS}
-    assert STEPS[-1][0].startswith("svc/")
-
-
 @pytest.mark.parametrize(("file", "name"), STEPS, ids=[f"{file}:{name}" for file, name in STEPS])
 def test_step_is_there(file: str, name: str) -> None:
     body = ast.parse((ROOT / file).read_text()).body

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from tests.simulation.recorder.comparing import Comparison, compare, compare_entries
-from tests.simulation.recorder.entries import Entry, Exchanged, entries_of
+from tests.simulation.recorder.entries import Entry
 from tests.simulation.recorder.normal import Normaliser
 
 ROOT: Final = Path(__file__).parents[3]
@@ -95,15 +95,3 @@ def test_names_do_not_depend_on_what_came_before() -> None:
     assert normal.entry(seen) == named
     normal.entry({"other": "0x" + "ef" * 32})
     assert normal.entry(seen) == named
-
-
-def test_rows_of_a_list_are_entries_of_their_own() -> None:
-    body = b'{"as_of_block": 7, "jobs": [{"job_id": "0x' + b"ab" * 32 + b'"}]}'
-    exchanged = Exchanged("GET", "/evm/jobs?limit=3", b"", 200, {"Content-Type": "application/json"}, body)
-    answer, row = entries_of(exchanged, Normaliser({"ab" * 32: "job#1"}))
-    assert (answer.kind, answer.subject, answer.value["body"]) == (
-        "GET /evm/jobs 200",
-        "-",
-        {"as_of_block": "<varies>", "jobs": ["…"]},
-    )
-    assert row == Entry("answer", "job#1", "GET /evm/jobs 200 jobs[]", {"job_id": "job#1"})

@@ -2,7 +2,6 @@ from contextlib import suppress
 
 import eth_abi
 import pytest
-from eth_utils import keccak
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,17 +75,6 @@ def test_an_array_of_byte_strings_is_encoded_as_eth_abi_does(items, after):
 def test_static_struct_is_encoded_in_the_head(ask, signature):
     expected = eth_abi.encode([ASK, "bytes"], [ask, signature])
     assert abi.encode(ask_words(ask), abi.dynamic_bytes(signature)) == expected
-
-
-def test_calldata_begins_with_the_selector():
-    signature = "reclaim(bytes32)"
-    assert abi.selector(signature) == keccak(text=signature)[:4]
-    job = bytes(range(32))
-    assert abi.call_data(abi.selector(signature), abi.bytes32(job)) == keccak(text=signature)[:4] + job
-
-
-def test_a_topic_is_the_hash_of_the_event():
-    assert abi.topic("JobCancelled(bytes32)") == keccak(text="JobCancelled(bytes32)")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, cast
 
-import attrs
 import pytest
 from eth_utils.abi import abi_to_signature, event_abi_to_log_topic, function_abi_to_4byte_selector
 from eth_utils.crypto import keccak
@@ -81,13 +80,6 @@ def test_unknown_names_are_refused() -> None:
         artifacts.event_topic(artifacts.load_artifact("JobRegistry"), "Posted")
     with pytest.raises(KeyError, match="JobRegistry has no function JobPosted"):
         artifacts.selector(artifacts.load_artifact("JobRegistry"), "JobPosted")
-
-
-def test_overloaded_name_has_no_single_selector() -> None:
-    artifact = artifacts.load_artifact("DevToken")
-    [transfer] = [e for e in artifact.abi if e["type"] == "function" and e["name"] == "transfer"]
-    with pytest.raises(ValueError, match="several functions named transfer"):
-        artifacts.selector(attrs.evolve(artifact, abi=(*artifact.abi, transfer)), "transfer")
 
 
 @pytest.mark.parametrize(

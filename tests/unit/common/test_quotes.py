@@ -96,13 +96,6 @@ def test_settlement_shares_add_up(order, terms, tok):
     assert shares.refund >= 0
 
 
-def test_the_greatest_amount_is_far_inside_a_uint256():
-    greatest = quote(U128, 0, 10**6, 0, FeeTerms(fee_bps=U16, gas_fee=U128))
-    assert greatest.cap == U128
-    assert greatest.fee < 2**131
-    assert greatest.amount < 2**132
-
-
 @pytest.mark.parametrize(("fee_bps", "gas_fee"), [(2**16, 0), (-1, 0), (0, 2**128), (0, -1)])
 def test_terms_that_no_registry_can_hold_are_refused(fee_bps, gas_fee):
     with pytest.raises(ValueError, match="does not fit"):

@@ -67,15 +67,6 @@ def test_length_of_hex_is_looked_at_before_its_digits() -> None:
         read_hex_upto("0x" + "zz" * 65, 64, "field")
 
 
-@given(st.text(alphabet="ABZaz019+/=-_ \n", max_size=12))
-def test_no_two_base64_texts_are_read_as_the_same_bytes(text):
-    try:
-        value = read_base64(text, 64, "field")
-    except Refused:
-        return
-    assert base64_of(value) == text
-
-
 @pytest.mark.parametrize(
     "written",  # the examples of EIP-55
     [

@@ -47,13 +47,6 @@ def test_recovery_matches_another_implementation(digest, r, s, v):
 
 
 @given(secrets, digests)
-def test_mirrored_signature_recovers_no_address(secret, digest):
-    signature = Wallet(secret).sign(digest)
-    mirrored = (ORDER - int.from_bytes(signature[32:64], "big")).to_bytes(32, "big")
-    assert recover_address(digest, signature[:32] + mirrored + bytes([55 - signature[64]])) is None
-
-
-@given(secrets, digests)
 def test_a_wallet_signs_as_eth_account_does(secret, digest):
     wallet = Wallet(secret)
     account = Account.from_key(secret)

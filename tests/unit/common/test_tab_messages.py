@@ -7,12 +7,9 @@ from common.canonical_json import canonical
 from common.refusal import Refused
 from common.tab import messages
 from common.tab.messages import (
-    DirectEndpoint,
     SignedVoucher,
     TabAck,
     TabAnswer,
-    TabClose,
-    TabClosing,
     TabDelta,
     TabFailure,
     TabRequest,
@@ -23,27 +20,6 @@ from common.tab.messages import (
 )
 
 VOUCHER = SignedVoucher(3, 200, 100, b"c" * 32, b"s" * 65)
-DIRECT = DirectEndpoint("https://gpu.example:8443", "-----BEGIN CERTIFICATE-----", "token")
-
-
-@pytest.mark.parametrize("message", [TabRequest(1, {"messages": []}, VOUCHER), TabAck((1, 2), VOUCHER), TabClose()])
-def test_owner_messages_are_read_back(message: messages.OwnerMessage) -> None:
-    assert read_owner_message(encode(message)) == message
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        Welcome(4, 300, 3, 100, (2,), DIRECT),
-        Welcome(1, 0, 0, 0, ()),
-        TabDelta(1, 5, ({"choices": []},)),
-        TabAnswer(1, {"text": "x"}, {"completion_tokens": 1}, 5, 1),
-        TabFailure(1, "backend_error"),
-        TabClosing("idle"),
-    ],
-)
-def test_provider_messages_are_read_back(message: messages.ProviderMessage) -> None:
-    assert read_provider_message(encode(message)) == message
 
 
 def changed(message: messages.OwnerMessage | messages.ProviderMessage, **members: Any) -> bytes:

@@ -44,37 +44,6 @@ def test_transcript_is_read_back_and_proves_the_charge() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("order", "fault"),
-    [
-        (attrs.evolve(ORDER, completion_tok=17), "overcharged: 17 units settled, 16 acknowledged"),
-        (attrs.evolve(ORDER, owner=b"o" * 20), "the delegation is not signed by the owner"),
-        (attrs.evolve(ORDER, provider_id=4), "the delegation is not signed by the owner"),
-        (attrs.evolve(ORDER, job_id=b"k" * 32), "the voucher is not signed by the tab's key"),
-        (attrs.evolve(ORDER, rate_in=2), "the voucher acknowledges different units"),
-    ],
-)
-def test_transcript_of_another_order_is_refused(order: TabOrder, fault: str) -> None:
-    assert fault in (transcript().find_fault(order, DOMAINS) or "")
-
-
-@pytest.mark.parametrize(
-    "exchanges", [EXCHANGES[:1], EXCHANGES[::-1], (EXCHANGES[0], attrs.evolve(EXCHANGES[1], output="other"))]
-)
-def test_other_exchanges_are_refused(exchanges: tuple[Exchange, ...]) -> None:
-    assert (
-        attrs.evolve(transcript(), exchanges=exchanges).find_fault(ORDER, DOMAINS)
-        == "the voucher signs different exchanges"
-    )
-
-
-def test_exchanges_without_voucher_are_refused() -> None:
-    assert (
-        attrs.evolve(transcript(), voucher=None).find_fault(ORDER, DOMAINS)
-        == "the transcript has exchanges but no voucher"
-    )
-
-
 def test_input_is_charged_at_the_ratio_of_the_rates() -> None:
     assert sum_exchange_units(EXCHANGES) == TabTotals(17, 7)
     assert sum_exchange_units(EXCHANGES).charged_units(1, 2) == 16
@@ -84,10 +53,3 @@ def test_input_is_charged_at_the_ratio_of_the_rates() -> None:
 def test_units_above_an_order_are_refused() -> None:
     with pytest.raises(Refused, match="units_out"):
         TabTotals(0, 2**32).charged_units(0, 1)
-
-
-@pytest.mark.parametrize("output", [None, [], {}, {"svc_tab": 2}, transcript().output() | {"more": 1}])
-def test_other_outputs_are_no_transcript(output: object) -> None:
-    with pytest.raises(Refused) as refused:
-        Transcript.read(output)
-    assert refused.value.code == "malformed_transcript"

@@ -1,7 +1,5 @@
 """Plain-text tables on terminals of several widths and in a pipe."""
 
-import pytest
-
 from common.text_table import grid_lines, hanging_text
 
 ADDRESS = "0x" + "ab" * 20
@@ -36,12 +34,3 @@ def test_word_too_long_for_its_column_stays_whole() -> None:
         "       announced is",
         f"       {key}",
     ]
-
-
-@pytest.mark.parametrize("columns", [None, 200])
-def test_text_that_fits_is_left_alone(columns: int | None) -> None:
-    assert hanging_text("key  ", "a  b", columns) == "key  a  b"
-
-
-def test_head_wider_than_the_terminal_needs_no_text() -> None:
-    assert hanging_text("a head of thirty characters", "", 10) == "a head of thirty characters"

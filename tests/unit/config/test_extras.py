@@ -98,10 +98,6 @@ def test_only_the_market_extra_installs_its_imports() -> None:
     assert declared("market") - imports.keys() == set()
 
 
-def test_daemon_of_an_operator_installs_few_packages() -> None:
-    assert len(locked("coordinator")) <= 37
-
-
 def test_base_distribution_has_the_packages_of_common() -> None:
     everywhere = set.intersection(*(set(needed(package)) for package in PROGRAMS.values()))
     assert declared(None) <= everywhere
@@ -116,10 +112,6 @@ def test_extras_lock_has_the_tested_versions(extra: str) -> None:
     packages = locked(extra)
     assert (declared(None) | declared(extra)) - packages.keys() == set()
     assert packages.items() - locked("dev").items() == set()
-
-
-def test_buyer_installs_few_packages() -> None:
-    assert len(locked("client")) <= 24
 
 
 def test_missing_package_names_its_extra() -> None:

@@ -1,17 +1,8 @@
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 
 import pytest
-
-from common.daemon.process import RELEASE
-from common.extras import DISTRIBUTION
-
-
-def test_release_is_that_of_the_distribution() -> None:
-    assert version(DISTRIBUTION) == RELEASE
-
 
 # Run without root, and try to read the environment of the parent from a child.
 LOOKS = """

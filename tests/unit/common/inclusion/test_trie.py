@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.inclusion.trie import EMPTY_ROOT, Trie, trie_key, verify_proof
+from common.inclusion.trie import EMPTY_ROOT, Trie, verify_proof
 from common.refusal import Refused
 
 
@@ -33,8 +33,3 @@ def test_every_value_is_proved_under_its_root_only(values: dict[bytes, bytes]) -
             verify_proof(trie.root, key, [*trie.proof(key), b"\xc0"])
         with pytest.raises(Refused):
             verify_proof(trie.root, key, trie.proof(key)[:-1])
-
-
-def test_key_that_is_not_there_has_no_proof() -> None:
-    with pytest.raises(KeyError):
-        Trie({trie_key(0): b"one"}).proof(trie_key(1))

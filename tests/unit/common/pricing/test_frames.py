@@ -1,43 +1,12 @@
 import pytest
 
 from common.pricing.assets import Asset
-from common.pricing.frame import closest_ratio, frame_pixels, frame_size, largest_frame
+from common.pricing.frame import closest_ratio, frame_pixels
 from common.refusal import Refused
-
-TABLE = {
-    "480p": {"21:9": (978, 420), "16:9": (854, 480), "4:3": (740, 554), "1:1": (640, 640)},
-    "720p": {"21:9": (1466, 628), "16:9": (1280, 720), "4:3": (1108, 832), "1:1": (960, 960)},
-    "1080p": {"21:9": (2200, 942), "16:9": (1920, 1080), "4:3": (1662, 1248), "1:1": (1440, 1440)},
-    "4k": {"21:9": (4400, 1886), "16:9": (3840, 2160), "4:3": (3326, 2494), "1:1": (2880, 2880)},
-}
-UPRIGHT = {"3:4": "4:3", "9:16": "16:9"}
-CELLS = [(tier, ratio, frame) for tier, row in TABLE.items() for ratio, frame in row.items()] + [
-    (tier, upright, row[lying][::-1]) for tier, row in TABLE.items() for upright, lying in UPRIGHT.items()
-]
 
 
 def still(width: int, height: int) -> Asset:
     return Asset("image", "still", "image/png", b"", width, height)
-
-
-@pytest.mark.parametrize(("tier", "ratio", "frame"), CELLS)
-def test_every_tier_has_its_frame_at_every_ratio(tier: str, ratio: str, frame: tuple[int, int]) -> None:
-    assert frame_size(tier, ratio) == frame
-    assert frame_pixels({"resolution": tier, "aspect_ratio": ratio}, ()) == frame[0] * frame[1]
-
-
-@pytest.mark.parametrize(("tier", "ratio", "frame"), CELLS)
-def test_other_ratios_keep_the_area_within_half_a_percent(tier: str, ratio: str, frame: tuple[int, int]) -> None:
-    width, height = TABLE[tier]["16:9"]
-    assert abs(frame[0] * frame[1] / (width * height) - 1) < 0.005
-
-
-@pytest.mark.parametrize(
-    ("tier", "frame"), [("480p", (978, 420)), ("720p", (1108, 832)), ("1080p", (1662, 1248)), ("4k", (4400, 1886))]
-)
-def test_adaptive_is_priced_at_the_largest_frame_of_the_tier(tier: str, frame: tuple[int, int]) -> None:
-    assert largest_frame(tier) == frame
-    assert frame_pixels({"resolution": tier, "aspect_ratio": "adaptive"}, (still(10, 10),)) == frame[0] * frame[1]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,3 @@ ASSET = {"b64": "AAAA", "media_type": "image/png", "width": 1, "height": 1}
 def test_parameters_tell_the_modality(model_input: dict[str, object], modality: str) -> None:
     assert modality_of(None, model_input) == modality
     assert modality_of("/v1/responses", model_input) == modality
-
-
-def test_embeddings_are_recognised_by_the_endpoint() -> None:
-    assert modality_of("/v1/embeddings", {"input": "text", "max_tokens": 5}) == "embeddings"

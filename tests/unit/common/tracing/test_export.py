@@ -76,15 +76,6 @@ def test_spans_reach_the_collector(reports: Reports, monkeypatch: pytest.MonkeyP
     assert reports == Reports()
 
 
-def test_variable_names_the_service(reports: Reports, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
-    with TraceCollector().serving() as collector:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
-        with exporting("coordinatord", reports), spans.span("request"):
-            pass
-    assert [span.service for span in collector.spans] == ["mine"]
-
-
 def test_hanging_collector_costs_spans_and_three_seconds(reports: Reports, monkeypatch: pytest.MonkeyPatch) -> None:
     from common.tracing import otlp  # noqa: PLC0415 - imports OpenTelemetry
 
