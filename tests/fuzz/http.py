@@ -1,13 +1,11 @@
-"""HTTP/1.1 as parsed by the coordinator and by the scripted markets of `tests/conformance`, and multipart forms."""
+"""HTTP/1.1 as parsed by the coordinator, and multipart forms."""
 
 import asyncio
 import atexit
-import contextlib
 import re
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-import anyio
 import h11
 
 from common.api import limits
@@ -18,7 +16,6 @@ from coordinatord.http.server.heads import KNOWN_METHODS, path_and_query_of
 from coordinatord.http.upload_forms import FileTooLarge, FormParser, UploadForm, read_form_boundary
 from svc.serve.problems import Problem
 from svc.serve.upload_form import read_form
-from tests.conformance import serving
 from tests.fuzz.target import Target, cut, driven, own_folder, refused
 
 _LOOP: Final = asyncio.new_event_loop()
@@ -189,34 +186,6 @@ def _check_said(said: bytes, methods: list[bytes]) -> None:
     assert count <= len(methods) + 1, said
 
 
-class _Stream:
-    """A scripted market's input stream."""
-
-    def __init__(self, pieces: list[bytes]) -> None:
-        self._pieces = iter(pieces)
-
-    async def receive(self, _: int) -> bytes:
-        for piece in self._pieces:
-            return piece
-        raise anyio.EndOfStream
-
-    async def send(self, _: bytes) -> None:
-        pass
-
-
-def check_served(data: bytes) -> None:
-    """Check that a scripted market reads a request, or rejects the bytes and closes the connection."""
-
-    async def converse() -> None:
-        async def answer(_: serving.ServedRequest) -> serving.ServedReply:
-            return serving.ServedReply.json(200, {})
-
-        with contextlib.suppress(h11.RemoteProtocolError):
-            await serving._converse(_Stream(cut(data)), answer)  # type: ignore[arg-type]
-
-    _LOOP.run_until_complete(asyncio.wait_for(converse(), _TIMEOUT_S))
-
-
 _BOUNDARY: Final = b"multipart/form-data; boundary=b"
 
 
@@ -348,6 +317,5 @@ _FORM_WORDS: Final = (
 
 TARGETS: Final = (
     Target("requests", check_requests, _requests, _HTTP_WORDS, longest=1024),
-    Target("served", check_served, _requests, _HTTP_WORDS, longest=1024),
     Target("forms", check_forms, _forms, _FORM_WORDS, longest=1500),
 )

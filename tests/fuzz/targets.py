@@ -10,8 +10,7 @@ FAMILIES: Final[dict[str, tuple[str, ...]]] = {
     "texts": ("json", "scalars", "address-book", "json-path", "cid"),
     "chain_data": ("abi", "logs", "rlp", "receipt", "block"),
     "bodies": ("bodies", "answers", "batch-lines", "bundles"),
-    "http": ("requests", "served", "forms"),
-    "files": ("svcd-toml", "coordinatord-env", "serve-toml", "profiles"),
+    "http": ("requests", "forms"),
     "model_servers": ("streams", "loads", "openai-requests"),
 }
 NAMES: Final = tuple(name for names in FAMILIES.values() for name in names)

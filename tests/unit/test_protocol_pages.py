@@ -56,12 +56,6 @@ def _order() -> Case:
     return one
 
 
-# --- numbers ---
-
-
-# --- the life of a job ---
-
-
 def job_row(state: int, because: int) -> JobRow:
     blank: dict[type, object] = {bytes: b"", str: "0", int: 0}
     plain = {field.name: blank.get(field.type or int) for field in attrs.fields(JobRow)}
@@ -214,6 +208,3 @@ def test_lines_of_batch_files_are_written_so() -> None:
     assert json.loads(error_line(batch, ended)) == failed
     ended = EndedLine(3, None, refused["error"]["code"], refused["error"]["message"], False, None)
     assert json.loads(error_line(batch, ended)) == refused
-
-
-# --- refusals ---
