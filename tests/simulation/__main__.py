@@ -11,9 +11,9 @@ import os
 import sys
 import time
 
-from tests.simulation.plan import Plan, planned
+from tests.simulation.plan import planned
 from tests.simulation.provider import Outcome, simulate, simulate_seed
-from tests.simulation.shrinking import shrunk
+from tests.simulation.shrinking import kinds_of, shrunk
 
 
 def main() -> None:
@@ -55,21 +55,11 @@ def _told(outcome: Outcome, *, shrink: bool = True) -> bool:
     print("\n".join(f"  {found}" for found in outcome.broken), flush=True)
     if not shrink:
         return True
-    short = shrunk(outcome.plan, lambda plan: _fails_alike(plan, outcome))
+    wanted = kinds_of(outcome.broken)
+    short = shrunk(outcome.plan, lambda plan: bool(wanted & kinds_of(simulate(plan).broken)))
     print(f"the same, shrunk from {outcome.plan.parts} parts to {short.parts}:\n{short}")
     print("\n".join(f"  {found}" for found in simulate(short).broken), flush=True)
     return True
-
-
-def _fails_alike(plan: Plan, outcome: Outcome) -> bool:
-    """Compare failures without job numbers. A plan that fails differently is not a shorter form of this one."""
-    wanted = {_kind(found) for found in outcome.broken}
-    return bool(wanted & {_kind(found) for found in simulate(plan).broken})
-
-
-def _kind(found: str) -> str:
-    """Return the broken promise without job numbers and content ids."""
-    return " ".join(word for word in found.split()[:9] if not any(letter.isdigit() for letter in word))
 
 
 def _summary(outcome: Outcome) -> str:

@@ -1,6 +1,6 @@
 """Shrink a failing plan: drop parts one by one while it still fails, then shorten the time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import attrs
@@ -62,3 +62,8 @@ def _sooner(plan: Plan) -> Iterator[Plan]:
             kills=tuple(attrs.evolve(each, at=scaled(each.at)) for each in plan.kills),
             faults=tuple(attrs.evolve(each, at=scaled(each.at)) for each in plan.faults),
         )
+
+
+def kinds_of(broken: Iterable[str]) -> set[str]:
+    """Return the broken promises without job numbers and content ids. A plan that breaks others fails differently."""
+    return {" ".join(word for word in found.split()[:9] if not any(map(str.isdigit, word))) for found in broken}

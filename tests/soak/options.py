@@ -5,10 +5,13 @@ import math
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import attrs
 
 from tests.soak.faults.kinds import KINDS
+
+_MAX_ROUND_MINUTES: Final = 20.0
 
 
 @attrs.frozen
@@ -20,14 +23,12 @@ class Options:
     faults: tuple[str, ...] = tuple(KINDS)
     fault_every: float = 8.0  # seconds from the end of one fault to the start of the next, on average
     every: float = 0.0  # mean seconds between starts of faults of all services; 0 means `fault_every`
-    pause: float = 1.0  # factor of the clients' pauses
-    longest_round: float = 20.0  # minutes
     patience: float = 150.0  # seconds after the last fault of a round: for clients, each kind of work, and all relays
     out: Path = Path("build")
 
     @property
     def rounds(self) -> int:
-        return math.ceil(self.minutes / self.longest_round)
+        return math.ceil(self.minutes / _MAX_ROUND_MINUTES)
 
     @property
     def round_minutes(self) -> float:
@@ -40,7 +41,7 @@ class Options:
         return (
             f"python -m tests.soak --hours {self.minutes / 60:g} --seed {self.seed} --faults {faults}"
             f" --coordinators {self.coordinators} --providers {self.providers} --every {self.every:g}"
-            f" --fault-every {self.fault_every:g} --pause {self.pause:g} --longest-round {self.longest_round:g}"
+            f" --fault-every {self.fault_every:g}"
         )
 
 
@@ -76,8 +77,6 @@ def read_options(arguments: Sequence[str]) -> Options:
         default=defaults.every,
         help="mean seconds between the starts of short faults of all services, several at a time; 0 uses --fault-every",
     )
-    add("--pause", type=float, default=defaults.pause, help="factor of the clients' pauses (%(default)s)")
-    add("--longest-round", type=float, default=defaults.longest_round, help="minutes (%(default)s)")
     add(
         "--patience",
         type=float,
@@ -90,8 +89,8 @@ def read_options(arguments: Sequence[str]) -> Options:
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         parser.error(f"--faults: {', '.join(unknown)} unknown; there are {', '.join(KINDS)}")
     minutes = parsed.minutes if parsed.hours is None else 60 * parsed.hours
-    if minutes <= 0 or parsed.coordinators < 1 or parsed.every < 0 or parsed.pause <= 0 or parsed.longest_round <= 0:
-        parser.error("--hours, --minutes, --coordinators, --every, --pause and --longest-round must be positive")
+    if minutes <= 0 or parsed.coordinators < 1 or parsed.every < 0:
+        parser.error("--hours, --minutes, --coordinators and --every must be positive")
     return Options(
         minutes=minutes,
         providers=parsed.providers,
@@ -100,8 +99,6 @@ def read_options(arguments: Sequence[str]) -> Options:
         faults=kinds,
         fault_every=parsed.fault_every,
         every=parsed.every,
-        pause=parsed.pause,
-        longest_round=parsed.longest_round,
         patience=parsed.patience,
         out=parsed.out,
     )

@@ -139,7 +139,7 @@ class Soak:
     async def end(self) -> None:
         """Check the whole run, and stop every daemon."""
         options, timeline = self.options, self.timeline
-        whole = [*too_little(timeline, options.minutes / options.pause), *hollow(self.risks), *growth(self.looks)]
+        whole = [*too_little(timeline, options.minutes), *hollow(self.risks), *growth(self.looks)]
         self.say("stopping every daemon")
         for line in [*whole, *await _ended_well(self.ground)]:
             timeline.complain(line)
@@ -170,7 +170,7 @@ class Soak:
     def _run(self, number: int) -> Run:
         return Run(
             self.timeline,
-            number * self.options.round_minutes / self.options.pause,
+            number * self.options.round_minutes,
             self.crowd.jobs,
             self.ground.write_ahead.broadcasts,
             streamed=self.crowd.streams.heard,

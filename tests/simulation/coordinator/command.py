@@ -21,7 +21,7 @@ from tests.simulation.coordinator.ground import Ground, ground
 from tests.simulation.coordinator.planning import planned
 from tests.simulation.coordinator.run import Outcome, simulate
 from tests.simulation.plan import Fault, Kill, Plan, Post
-from tests.simulation.shrinking import shrunk
+from tests.simulation.shrinking import kinds_of, shrunk
 
 _SHRINKING_RUNS: Final = 120  # of several seconds each
 
@@ -99,22 +99,17 @@ def _told(outcome: Outcome) -> None:
 
 def _shortened(outcome: Outcome, given: Ground | None = None) -> str:
     """Return the shortest plan found that fails in the same way, ignoring job numbers."""
-    wanted = {_kind(found) for found in outcome.broken}
+    wanted = kinds_of(outcome.broken)
     standing = given or _grounds[0]
     short = shrunk(
         outcome.plan,
-        lambda plan: bool(wanted & {_kind(found) for found in simulate(plan, standing).broken}),
+        lambda plan: bool(wanted & kinds_of(simulate(plan, standing).broken)),
         _SHRINKING_RUNS,
     )
     broken = simulate(short, standing).broken
     return "\n".join(
         [f"the same, shrunk from {outcome.plan.parts} parts to {short.parts}:", str(short), *(f"  {b}" for b in broken)]
     )
-
-
-def _kind(found: str) -> str:
-    """Return the broken promise without job numbers and content ids."""
-    return " ".join(word for word in found.split()[:9] if not any(letter.isdigit() for letter in word))
 
 
 def _summary(outcome: Outcome) -> str:

@@ -7,22 +7,19 @@ patch that no longer applies fails. It is applied to a copy below `build/`. The 
 this seed is simulated first. Exits with 1 if a fault is not found by it and by the seeds 0 to 199.
 """
 
-import os
 import re
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).parents[3]
+from tests.support.planted import ROOT, plant_and_compile
+
 PATCHES: Final = Path(__file__).parent
 WORK: Final = ROOT / "build" / "planted"
 SEEDS: Final = 200
-_PACKAGES: Final = ("common", "coordinatord", "devnet", "svc", "svcd", "tests")
 _OF_COORDINATOR: Final = "coordinator"  # folder of faults for coordinatord
-_CONTRACTS: Final = Path("common", "contracts")
 _FOUND: Final = " breaks what a "
 _KNOWN_SEED: Final = re.compile(r"Seed: (\d+)\n")
 
@@ -34,8 +31,9 @@ def names() -> list[str]:
 
 def found(name: str) -> str | None:
     """Simulate the tree with this fault. Return the violation found, or None."""
-    tree = _planted(name)
-    known = _KNOWN_SEED.match((PATCHES / f"{name}.patch").read_text())
+    tree, patch = WORK / name, PATCHES / f"{name}.patch"
+    plant_and_compile(patch, tree)
+    known = _KNOWN_SEED.match(patch.read_text())
     if known and (said := _simulated(name, tree, first=int(known[1]), seeds=1)) is not None:
         return said
     return _simulated(name, tree, first=0, seeds=SEEDS)
@@ -56,34 +54,6 @@ def _simulated(name: str, tree: Path, *, first: int, seeds: int) -> str | None:
     if run.returncode == 0:
         return None
     raise RuntimeError(f"the simulation of {name} did not run: {run.stdout[-2000:]}{run.stderr[-2000:]}")
-
-
-def _planted(name: str) -> Path:
-    """Make a tree with the fault. The patched folder is a copy, and all others are links."""
-    tree, patch = WORK / name, PATCHES / f"{name}.patch"
-    (changed,) = {line.split("/")[1] for line in patch.read_text().splitlines() if line.startswith("+++ b/")}
-    shutil.rmtree(tree, ignore_errors=True)
-    tree.mkdir(parents=True)
-    for one in (*_PACKAGES, "pyproject.toml"):
-        if one != changed:
-            (tree / one).symlink_to(ROOT / one)
-    shutil.copytree(ROOT / changed, tree / changed, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
-    # Keep Git from using the surrounding repository.
-    around = {**os.environ, "GIT_CEILING_DIRECTORIES": str(WORK)}
-    applied = subprocess.run(
-        ["git", "apply", "--verbose", str(patch)], cwd=tree, env=around, capture_output=True, text=True, check=False
-    )
-    if applied.returncode or "Applied patch" not in applied.stderr:
-        raise RuntimeError(f"{patch.name} does not apply to {changed} as it is: renew it. {applied.stderr}")
-    if changed == "common":
-        _compile(tree / _CONTRACTS)
-    return tree
-
-
-def _compile(contracts: Path) -> None:
-    """Compile a changed contract."""
-    (contracts / "node_modules").symlink_to(ROOT / _CONTRACTS / "node_modules")
-    subprocess.run(["node", "build.mjs", str(contracts)], cwd=contracts, check=True)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Every kind of fault, with its name in options, reports and plots."""
+"""Every kind of fault, with its name in options and reports."""
 
 from typing import Final
 

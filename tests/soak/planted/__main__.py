@@ -8,8 +8,6 @@ the invariant that it breaks, because other violations may be chance. Exits with
 """
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 import time
@@ -19,10 +17,10 @@ from typing import Final
 
 import attrs
 
-ROOT: Final = Path(__file__).parents[3]
+from tests.support.planted import ROOT, plant_and_compile
+
 PATCHES: Final = Path(__file__).parent
 WORK: Final = ROOT / "build" / "planted-soak"
-_COPIED: Final = ("common", "coordinatord", "svcd")  # folders that patches change; all others are linked
 _TIMEOUT_S: Final = 1200
 _PATIENCE_S: Final = 40.0  # jobs that end later are violations
 
@@ -36,7 +34,6 @@ class Planted:
     says: str
     faults: tuple[str, ...] = ()
     minutes: float = 1.0
-    compiles: bool = False  # the patch changes a contract
 
 
 PLANTED: Final = {
@@ -49,7 +46,7 @@ PLANTED: Final = {
     "session_limit_not_held": Planted("I8", "sessions"),
     "nonce_not_used_up": Planted("I8", "nonce"),
     "expired_session_honoured": Planted("I8", "expired was honoured"),
-    "credit_forgotten": Planted("I5", "has a credit of", ("token_paused",), minutes=1.5, compiles=True),
+    "credit_forgotten": Planted("I5", "has a credit of", ("token_paused",), minutes=1.5),
     "line_left_out_of_its_file": Planted("I6", "lines"),
     "nothing_is_reclaimed": Planted("I1", "still claimed after their window", minutes=2.0),
     "promised_and_dropped": Planted("I1", "was promised and not posted", ("relayer_empty",), minutes=1.5),
@@ -62,10 +59,8 @@ def names() -> list[str]:
 
 def found(name: str) -> str | None:
     """Soak the tree with this fault. Return the report of the invariant that it breaks, or None."""
-    planted = PLANTED[name]
-    tree = planted_tree(name)
-    if planted.compiles:
-        _compile(tree)
+    planted, tree = PLANTED[name], WORK / name
+    plant_and_compile(PATCHES / f"{name}.patch", tree)
     out = tree / "out"
     options = ["--minutes", f"{planted.minutes:g}", "--patience", f"{_PATIENCE_S:g}"]
     options += ["--faults", ",".join(planted.faults) or "none", "--fault-every", "3"]
@@ -83,35 +78,6 @@ def found(name: str) -> str | None:
     detail: str = told[planted.breaks]["detail"]
     lines = [line for line in detail.split("; ") if planted.says in line]
     return None if told[planted.breaks]["holds"] or not lines else lines[0]
-
-
-def planted_tree(name: str, work: Path = WORK) -> Path:
-    """Make a tree with the fault."""
-    tree = work / name
-    shutil.rmtree(tree, ignore_errors=True)
-    tree.mkdir(parents=True)
-    for one in ROOT.iterdir():
-        if one.name in _COPIED:
-            ignored = shutil.ignore_patterns("__pycache__", "node_modules")
-            shutil.copytree(one, tree / one.name, ignore=ignored, symlinks=True)
-        elif one.name not in ("build", ".git"):
-            (tree / one.name).symlink_to(one)
-    contracts = Path("common", "contracts", "node_modules")
-    (tree / contracts).symlink_to(ROOT / contracts)
-    # Keep Git from using the surrounding repository.
-    around = {**os.environ, "GIT_CEILING_DIRECTORIES": str(work)}
-    patch = PATCHES / f"{name}.patch"
-    applied = subprocess.run(
-        ["git", "apply", "--verbose", str(patch)], cwd=tree, env=around, capture_output=True, text=True, check=False
-    )
-    if applied.returncode or "Applied patch" not in applied.stderr:
-        raise RuntimeError(f"{patch.name} does not apply to the tree as it is: renew it. {applied.stderr}")
-    return tree
-
-
-def _compile(tree: Path) -> None:
-    contracts = tree / "common" / "contracts"
-    subprocess.run(["node", "build.mjs", str(contracts)], cwd=contracts, check=True)
 
 
 def tried(chosen: Sequence[str]) -> list[str]:

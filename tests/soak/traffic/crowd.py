@@ -198,7 +198,7 @@ class Crowd:
                 break
             since = self._timeline.now
             self._timeline.finished(client.what, since, await self._outcome(client, n))
-            with anyio.move_on_after(client.pause * self._options.pause):
+            with anyio.move_on_after(client.pause):
                 await self._closing.wait()
         self._at_work.remove(client)
 
