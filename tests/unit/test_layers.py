@@ -86,7 +86,9 @@ def spawned_outside_groups(tree: ast.AST) -> list[int]:
 
 
 def test_no_task_is_started_outside_a_task_group() -> None:
-    found = {str(path): spawned_outside_groups(ast.parse(path.read_text(encoding="utf-8"))) for path in PRODUCT}
+    sources = {str(path): path.read_text(encoding="utf-8") for path in PRODUCT}
+    suspects = {path: text for path, text in sources.items() if any(name in text for name in SPAWNING)}
+    found = {path: spawned_outside_groups(ast.parse(text)) for path, text in suspects.items()}
     assert {path: lines for path, lines in found.items() if lines} == {}
 
 

@@ -25,8 +25,9 @@ def logged(daemon: str) -> set[LogEvent]:
     """Return the event of every call of a module's `log`. `…` replaces a computed part of a name."""
     found = set()
     for source in SOURCES[daemon]:
-        for path in (ROOT / source).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        texts = [path.read_text(encoding="utf-8") for path in (ROOT / source).rglob("*.py")]
+        for text in (text for text in texts if "log." in text):
+            for node in ast.walk(ast.parse(text)):
                 if is_log_call(node):
                     assert isinstance(node, ast.Call)
                     assert isinstance(node.func, ast.Attribute)

@@ -4,7 +4,7 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -33,6 +33,7 @@ OPTIONAL = {
 NAMESPACES = {"opentelemetry": ["opentelemetry-exporter-otlp-proto-http"]}
 # anyio imports these by name.
 BY_NAME = {"coordinator": {"uvloop"}}
+DISTRIBUTIONS = packages_distributions()
 
 
 def declared(extra: str | None) -> set[str]:
@@ -48,19 +49,22 @@ def file_of(module: str) -> Path | None:
     return None
 
 
-def imported(file: Path) -> Iterator[str]:
+@cache
+def imported(file: Path) -> list[str]:
+    found: list[str] = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+    return found
 
 
+@cache
 def needed(folder: str, *, without: str | None = None) -> dict[str, str]:
     """Return each distribution that the folder's modules import, directly or through project modules, with one
     importing file."""
-    distributions, found = packages_distributions(), dict[str, str]()
+    found: dict[str, str] = {}
     seen = set((ROOT / without).rglob("*.py")) if without is not None else set()
     waiting = [file for file in (ROOT / folder).rglob("*.py") if "node_modules" not in file.parts and file not in seen]
     seen |= set(waiting)
@@ -74,7 +78,7 @@ def needed(folder: str, *, without: str | None = None) -> dict[str, str]:
                     seen.add(reached)
                     waiting.append(reached)
             elif top not in sys.stdlib_module_names:
-                for name in NAMESPACES.get(top) or distributions.get(top, [top]):
+                for name in NAMESPACES.get(top) or DISTRIBUTIONS.get(top, [top]):
                     found.setdefault(canonicalize_name(name), str(file.relative_to(ROOT)))
     return found
 
@@ -99,7 +103,7 @@ def test_only_the_market_extra_installs_its_imports() -> None:
 
 
 def test_base_distribution_has_the_packages_of_common() -> None:
-    everywhere = set.intersection(*(set(needed(package)) for package in PROGRAMS.values()))
+    everywhere = set.intersection(*(set(needed(package, without=MARKET)) for package in PROGRAMS.values()))
     assert declared(None) <= everywhere
 
 
