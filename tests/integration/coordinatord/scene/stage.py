@@ -34,8 +34,10 @@ from coordinatord.storage.database.replicas import open_replicas
 from coordinatord.storage.pins.pinned_sql import PinnedKeys
 from coordinatord.storage.pins.requests import RequestSigner, StoreRequests
 from coordinatord.storage.pins.store import PinningStore, PinStore, bucket_url
+from devnet.accounts import DevWallet
 from devnet.world import World
 from tests.integration.coordinatord.scene.faults import Faults, node_transport
+from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.support.coordinator import VARIABLE, config_of
 from tests.support.fakes.streamed import http_over
 
@@ -90,6 +92,10 @@ class Stage:
     relaying: Relaying
     escrow: Escrow | None
     application: ASGIApp
+
+    def party_of(self, wallet: DevWallet) -> Party:
+        registry = self.ground.config.addresses.job_registry
+        return Party(wallet_of(wallet), self.ground.domains, registry, self.http, wallet.box_key)
 
     async def fetchval(self, query: str, *arguments: object) -> object:
         async with self.ground.database.connection() as connection:

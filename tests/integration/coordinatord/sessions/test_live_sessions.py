@@ -1,7 +1,5 @@
 """One process's cached sessions, while others revoke them."""
 
-from collections.abc import AsyncIterator
-
 import attrs
 import pytest
 
@@ -9,8 +7,7 @@ from coordinatord.api.sessions.sessions import SessionCache
 from coordinatord.api.sessions.sessions_sql import MAX_SESSIONS, add_nonce, delete_expired_sessions, open_session
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import SessionRow
-from coordinatord.storage.database.connections import Connection, Database, open_database
-from coordinatord.storage.database.migration import migrate
+from coordinatord.storage.database.connections import Connection, Database
 
 pytestmark = pytest.mark.anyio
 
@@ -23,14 +20,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with open_database(database_url, max_size=2) as pool:
-        async with pool.connection() as connection:
-            await migrate(connection)
-        yield pool
 
 
 async def opened(database: Database, number: int, address: bytes = ADDRESS) -> bytes:
