@@ -44,6 +44,6 @@ async def read_ahead(source: AsyncIterable[T], buffer_size: int = 0) -> AsyncIte
 
 
 async def _forward_pieces(source: AsyncIterable[T], send: MemoryObjectSendStream[T]) -> None:
-    async with send:
-        async for piece in source:
-            await send.send(piece)
+    async for piece in source:
+        await send.send(piece)
+    await send.aclose()  # not after an error, because the block would take the pieces for the whole source
