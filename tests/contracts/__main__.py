@@ -8,7 +8,9 @@
     python -m tests.contracts planted      run these proofs on planted faults, which each must find
     python -m tests.contracts slither      static analysis: no unexplained finding of high or medium
 
-Several names run one after another. The output of a failed step is printed in full, otherwise its last line.
+Several names run one after another. The output of a failed step is printed in full, otherwise its last line. In rare
+runs, z3 does not return from one question, and a proof takes longer than ten minutes: kill halmos, and repeat with
+--match from this proof on.
 """
 
 import argparse

@@ -94,9 +94,10 @@ async def machine_clock(ground: Ground, random: Random, seconds: float) -> None:
 
 
 async def descriptors_exhausted(ground: Ground, random: Random, seconds: float) -> None:
-    """Take away a daemon's descriptors: it cannot open files, accept or make connections, or resolve names."""
+    """Take away a daemon's descriptors: it cannot open files, accept or make connections, or resolve names. A daemon
+    that is starting would end with an error, as it should."""
     daemon = random.choice(ground.daemons)
-    if (pid := daemon.pid) is None:
+    if (pid := daemon.pid) is None or not await daemon.ready():
         return
     with suppress(ProcessLookupError):  # another lane may kill it
         limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
