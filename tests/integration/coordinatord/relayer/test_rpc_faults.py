@@ -65,14 +65,15 @@ async def test_trouble_in_simulation_drops_the_relay_with_its_code(bench: Bench)
         assert await on.fetchval("select count(*) from relay_txs") == 0
 
 
-async def test_silent_endpoint_leaves_relays_queued(bench: Bench) -> None:
+@pytest.mark.parametrize("method", ["eth_call", "eth_getBlockByNumber"])
+async def test_silent_endpoint_leaves_relays_queued(bench: Bench, method: str) -> None:
     async with behind_proxy(bench.world, bench.database_url, queue_timeout_ms=1000) as (on, proxy):
-        on.start(bench.relayer)
-        for method in ("eth_call", "eth_getBlockByNumber"):
-            with proxy.fault(HttpStatus(method, 503)), pytest.raises(Retryable) as dropped:
+        with proxy.fault(HttpStatus(method, 503)):
+            on.start(bench.relayer)
+            with pytest.raises(Retryable) as dropped:
                 await on.relaying.relay(bench.post())
-            assert dropped.value.code == "relay_queue_timeout"
-            assert isinstance(await on.relaying.relay(bench.post()), RelayMined)
+        assert dropped.value.code == "relay_queue_timeout"
+        assert isinstance(await on.relaying.relay(bench.post()), RelayMined)
 
 
 async def test_unclear_broadcast_never_uses_a_second_nonce(bench: Bench) -> None:

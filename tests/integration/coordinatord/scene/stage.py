@@ -207,7 +207,10 @@ async def staged(
                     ground.pending_offers.run,
                 ):
                     tasks.start_soon(part)
-            await until(lambda: http.get("/readyz"), 200)
+            behind = str(config.confirmations)  # blocks by which the index stays behind the head
+            with anyio.fail_after(60):
+                while (await until(lambda: http.get("/readyz"), 200)).json()["lag"] != behind:  # noqa: ASYNC110 - there is no event to wait for
+                    await anyio.sleep(0.02)
             yield Stage(http, ground, world, node, store, stopping, janitor, relaying, escrow, application)
             tasks.cancel_scope.cancel()
 
