@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -60,3 +61,24 @@ def test_gas_is_that_of_the_snapshots() -> None:
         for name, gas in files.items()
     }
     assert rows == expected
+
+
+def test_proofs_are_those_of_the_page() -> None:
+    proofs = re.findall(
+        r"function check_(\w+)", " ".join(path.read_text() for path in CONTRACTS.glob("symbolic/*.t.sol"))
+    )
+    assert f"runs the {len(proofs)} proofs of" in section("Proofs")
+    assert len(table("Proofs", 2)) == sum("splits" in name for name in proofs)
+    [refused] = [row for row in table("Proofs", 3) if row[0] == "other terms are refused"]
+    ops = re.findall(r"\w+", refused[1].split(" with any values", 1)[0].replace(" and ", " "))
+    assert set(ops) == {name.removesuffix("_of_other_terms_is_refused") for name in proofs if "other_terms" in name}
+
+
+def test_every_external_function_has_natspec() -> None:
+    missing = []
+    for path in (CONTRACTS / "src" / "interfaces").glob("*.sol"):
+        lines = path.read_text().splitlines()
+        for before, line in pairwise(lines):
+            if line.startswith("    function ") and not before.strip().startswith("///"):
+                missing.append(f"{path.name}: {line.strip()}")
+    assert missing == []
