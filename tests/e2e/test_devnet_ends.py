@@ -47,3 +47,15 @@ def test_service_that_dies_takes_the_devnet_down_with_one_line(start: Start, ser
     (line,) = devnet.errors().splitlines()
     assert line.startswith(f"devnet: {service} ended unexpectedly")
     wait_gone(below)
+
+
+@LONG
+def test_second_devnet_in_a_directory_is_refused(start: Start) -> None:
+    first = start()
+    first.wait_up()
+    second = start()
+    assert second.process.wait(60) == 1
+    (line,) = second.errors().splitlines()
+    assert f"another devnet (process {first.process.pid})" in line
+    assert "--state-dir" in line
+    assert first.end(signal.SIGTERM) == 0

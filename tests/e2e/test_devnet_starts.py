@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,14 +12,17 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import anyio
 import httpx
 import pytest
 from eth_account import Account
 from nacl.public import PrivateKey
 
+import devnet
 from coordinatord.chain.relayer.fees import DEVNET_CHAIN_IDS
 from devnet import client_environment
-from tests.e2e.conftest import Market, Start
+from svc.client import Client
+from tests.e2e.conftest import Market, Start, free_ports
 
 
 def test_manifest_holds_all_that_a_program_needs_to_attach(market: Market) -> None:
@@ -82,6 +87,35 @@ def test_blocks_come_by_the_clock(start: Start) -> None:
     running.end(signal.SIGTERM)
 
 
+def test_chosen_port_that_is_taken_is_answered_with_one_line(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        number = other.getsockname()[1]
+        refused = start("--database-port", str(number))
+        assert refused.process.wait(60) == 1
+    (line,) = refused.errors().splitlines()
+    assert line.startswith(f"devnet: port {number} for the database is in use")
+    assert "--database-port" in line
+
+
+def test_missing_chain_program_is_answered_with_how_to_get_it(tmp_path: Path) -> None:
+    packages = Path(devnet.__path__[0]).parent
+    for package in ("devnet", "common"):
+        ignored = shutil.ignore_patterns("node_modules", "cache", "out")
+        shutil.copytree(packages / package, tmp_path / package, ignore=ignored)
+    ended = subprocess.run(
+        [sys.executable, "-m", "devnet.cli", "up", *free_ports()],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("devnet: anvil is not installed")
+    assert "make setup" in line
+
+
 @pytest.mark.long
 def test_demo_uses_every_part_and_ends_by_itself(start: Start) -> None:
     demo = start("--automine", command="demo")
@@ -92,3 +126,27 @@ def test_demo_uses_every_part_and_ends_by_itself(start: Start) -> None:
     assert len(re.findall("^batch: line .* was answered .*; cost ", said, re.MULTILINE)) == 20
     assert "\nclient: 22 jobs were bought and opened" in said
     assert not (demo.state / "devnet.json").exists()
+
+
+@pytest.mark.long
+def test_real_model_answers_texts_and_embeddings(start: Start) -> None:
+    up = start("--automine", "--model", "smollm")
+    up.wait_up()
+    exported = dict(line.split()[1].split("=", 1) for line in client_environment.export_commands(up.state).splitlines())
+    environment = {**os.environ, **{name: shlex.split(value)[0] for name, value in exported.items()}}
+
+    def run(model: str, question: str) -> str:
+        command = (sys.executable, "-m", "svc", "run", model, question, "--window", "1h")
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
+
+    assert "Tokyo" in run("demo/text-small", "What is the capital of Japan?")
+    vectors = [json.loads(run("demo/embed-small", text))["data"][0]["embedding"] for text in ("blue", "red")]
+    assert vectors[0] != vectors[1]
+    assert len(vectors[0]) == len(vectors[1]) > 100
+
+    async def stream() -> list[dict[str, object]]:
+        async with Client(environment=environment) as client, client.tabs.open("demo/text-small") as tab:
+            answer = await tab.request({"input": "What is the capital of Japan?"})
+            return [chunk async for chunk in answer]
+
+    assert len(anyio.run(stream)) > 3

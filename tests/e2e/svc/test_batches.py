@@ -34,3 +34,21 @@ def test_batch_from_plan_to_results_that_carry_their_custom_ids(svc: Svc, tmp_pa
     assert svc("batch", "list").out.split("\t")[0] == batch
     refused = svc("batch", "cancel", batch, "--json")
     assert (refused.code, json.loads(refused.err)["error"]["code"]) == (ExitCode.REFUSED, "batch_not_cancellable")
+
+
+def test_batch_that_nobody_takes_is_cancelled_while_it_goes_on(svc: Svc) -> None:
+    body = {"model": "demo/text-small", "input": "x", "rate_in": 1, "rate_out": 1}  # below every ask
+    batch = svc("batch", "create", "-", "--window", "1h", stdin=json.dumps({"body": body}) + "\n").out.strip()
+    assert svc("batch", "results", batch).code == ExitCode.STILL_RUNNING
+    for _ in range(2):
+        cancelled = svc("batch", "cancel", batch, "--json")
+        assert cancelled.code == ExitCode.DONE, cancelled.err
+        assert json.loads(cancelled.out)["cancelling_at"] is not None
+    assert json.loads(svc("batch", "status", batch, "--json").out)["status"] in {"cancelling", "cancelled"}
+
+
+def test_wrong_line_is_named_before_anything_is_sent(svc: Svc) -> None:
+    lines = '{"body": {"model": "demo/text-small", "input": "a"}}\n{"body": {"input": "b"}}\n'
+    ended = svc("batch", "create", "-", stdin=lines)
+    assert ended.code == ExitCode.USAGE
+    assert "line 2: body.model is required" in ended.err

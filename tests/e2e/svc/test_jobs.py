@@ -83,14 +83,33 @@ def test_unclaimed_job_is_running_until_cancelled(svc: Svc) -> None:
     ("arguments", "variables", "code", "said"),
     [
         (("run", _MODEL, "hi"), {"SVC_WALLET_KEY": None}, ExitCode.NO_KEY, "create a key file with svc keygen"),
+        (("run", _MODEL, "hi"), {"SVC_WALLET_KEY": "0x12"}, ExitCode.NO_KEY, "must be a valid private key"),
         (("run", "no/such", "hi"), {}, ExitCode.REFUSED, "svc models"),
+        (("run", _MODEL, "hi", "-p", "stream=true"), {}, ExitCode.USAGE, "stream"),
+        (("run", _MODEL, "hi", "-p", "width=512"), {}, ExitCode.USAGE, "returns text, not image: remove width"),
+        (
+            ("run", _MODEL, "hi", "--embeddings"),
+            {},
+            ExitCode.USAGE,
+            "does not make embeddings: its endpoint is /v1/responses",
+        ),
         (("run", _MODEL, "hi", "--max-amount", "5"), {}, ExitCode.REFUSED, "above the ceiling of 0.000005 Dev Dollar"),
+        (
+            ("quote", _MODEL, "hi", "--max-amount", "5"),
+            {},
+            ExitCode.REFUSED,
+            "above the ceiling of 0.000005 Dev Dollar",
+        ),
+        (("run", _MODEL, "hi", "--out", "/nowhere/at/all"), {}, ExitCode.USAGE, "No such file"),
+        (("run", _MODEL, "hi", "--coordinator", "localhost"), {}, ExitCode.USAGE, "http://"),
         (
             ("run", _MODEL, "hi", "--window", "45s"),
             {},
             ExitCode.USAGE,
             "the network does not allow a window of 45s: use 1m",
         ),
+        (("run", _MODEL, "hi", "--window", "45s"), {"SVC_RPC_URL": None}, ExitCode.USAGE, "use 1m"),
+        (("submit", _MODEL, "hi", *_NOBODYS_RATES, "--escrow-key", "00" * 32), {}, ExitCode.REFUSED, "pinned"),
     ],
 )
 def test_impossible_order_exits_with_code_and_remedy(
@@ -100,3 +119,11 @@ def test_impossible_order_exits_with_code_and_remedy(
     assert (ended.code, ended.out) == (code, "")
     assert said in ended.err
     assert "Traceback" not in ended.err
+
+
+def test_json_failure_includes_the_request_id(svc: Svc) -> None:
+    ended = svc("status", "0x" + "00" * 32, "--json")
+    assert (ended.code, ended.out) == (ExitCode.REFUSED, "")
+    error = json.loads(ended.err)["error"]
+    assert (error["type"], error["retryable"]) == ("not_found", False)
+    assert error["request_id"]

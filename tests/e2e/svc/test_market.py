@@ -38,3 +38,19 @@ def test_doctor_finds_a_market_that_is_well(svc: Svc) -> None:
     results = {row["what"]: row["result"] for row in json.loads(ended.out)}
     for check in ("coordinator", "clock", "session", "signing", "escrow", "domains", "balance"):
         assert results[check] == "right", results
+
+
+def test_doctor_says_what_is_wrong_and_what_to_do(svc: Svc) -> None:
+    poor = "0x" + "17" * 32
+    ended = svc("doctor", "--json", "--gateway", "http://127.0.0.1:1", SVC_WALLET_KEY=poor)
+    assert ended.code == ExitCode.UNHEALTHY
+    wrong = {row["what"]: row["remedy"] for row in json.loads(ended.out) if row["result"] == "WRONG"}
+    assert wrong.keys() == {"gateway", "balance"}
+    assert "SVC_PIN_GATEWAY" in wrong["gateway"]
+    assert "send some to 0x" in wrong["balance"]
+
+
+def test_doctor_reports_only_the_silent_coordinator(svc: Svc) -> None:
+    ended = svc("doctor", "--json", SVC_BASE_URL="http://127.0.0.1:1")
+    assert ended.code == ExitCode.UNHEALTHY
+    assert [row["what"] for row in json.loads(ended.out)] == ["coordinator"]

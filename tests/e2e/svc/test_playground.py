@@ -278,6 +278,45 @@ async def test_hostile_names_and_answers_are_text(server: Server, browser: Brows
 
 
 @LONG
+async def test_restart_is_shown_and_the_session_continues(server: Server, browser: Browser) -> None:
+    await opened(browser, server)
+    await browser.ask("choose", "#model", TEXT)
+    await browser.ask("type", "#message", "across a restart")
+    await browser.see("#send:not(:disabled)", "Send for at most")
+    server.stop()
+    await browser.ask("press", "Enter")
+    await browser.see("#connection", "reconnecting")
+    await browser.see(".answer", "The connection to svc serve was lost")
+    await browser.picture("playground-reconnecting")
+    server.start()
+    await browser.see("#connection", "connected")
+    await browser.see(".answer .words", "across a restart")  # sent again, without a new link
+    await view(browser, server, "#/jobs")
+    await browser.see("tbody .badge", "Paid")
+    faults = await browser.ask("faults")
+    assert all("ERR_" in fault for fault in faults)
+
+
+@LONG
+async def test_used_link_is_refused_and_a_new_one_opens_the_page(server: Server, browser: Browser) -> None:
+    used = server.link()
+    await browser.ask("open", used)
+    await browser.see(".status[data-mode=live]", "connected")
+    await browser.ask("evaluate", "localStorage.clear()")
+    await browser.ask("open", "about:blank")
+    await browser.ask("open", used)
+    await browser.see(".notice", "svc serve link")
+    await browser.see("#connection", "locked")
+    await browser.picture("playground-locked")
+    await opened(browser, server)
+    await view(browser, server, "#/wallet")
+    await browser.see("#lock", "Lock this page")
+    await browser.ask("click", "#lock")
+    await browser.see(".notice", "svc serve link")
+    await browser.see("#connection", "locked")
+
+
+@LONG
 async def test_the_page_is_used_with_the_keyboard_alone(server: Server, browser: Browser) -> None:
     await opened(browser, server)
     await browser.ask("reload")

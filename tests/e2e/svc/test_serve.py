@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import attrs
@@ -64,6 +64,13 @@ def given(content: str | None) -> object:
     return json.loads(content)["input"]
 
 
+def test_models_are_listed_and_named(server: Server) -> None:
+    with server.client() as client:
+        names = [model.id for model in client.models.list()]
+        assert {MODEL, "demo/embed-small", "demo/image-small", "gpt-4o-mini"} == set(names)
+        assert client.models.retrieve(MODEL).owned_by == "demo"
+
+
 def test_chat_completion_is_answered_from_a_sealed_job(server: Server, svc: Svc) -> None:
     with server.client() as client:
         raw = client.chat.completions.with_raw_response.create(
@@ -112,6 +119,22 @@ def test_images_are_pictures(server: Server) -> None:
     assert [measure_picture(picture) for picture in pictures] == [PictureSize(64, 64)] * 2
 
 
+async def _both(client: openai.AsyncOpenAI) -> AsyncIterator[str]:
+    response = await client.responses.create(model=MODEL, input="awaited")
+    yield str(given(response.output_text))
+    stream = await client.responses.create(model=MODEL, input="awaited", stream=True)
+    async for event in stream:
+        if event.type == "response.completed":
+            yield str(given(event.response.output_text))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_asynchronous_client_is_answered_alike(server: Server) -> None:
+    async with openai.AsyncOpenAI(base_url=server.base_url, api_key=server.key, max_retries=0) as client:
+        assert [text async for text in _both(client)] == ["awaited", "awaited"]
+
+
 def test_batch_comes_back_in_openais_form(server: Server, tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     lines = [
@@ -145,6 +168,52 @@ def test_batch_comes_back_in_openais_form(server: Server, tmp_path: Path) -> Non
     assert len({line["response"]["request_id"] for line in output}) == 1  # both lines shared a job
     texts = [line["response"]["body"]["choices"][0]["message"]["content"] for line in output]
     assert [given(text) for text in texts] == [line["body"]["messages"] for line in lines]  # type: ignore[index]
+
+
+def test_cancelled_batch_files_account_for_every_line(server: Server) -> None:
+    lines = [
+        {**LINE, "custom_id": f"n{n}", "body": {"model": MODEL, "messages": [{"role": "user", "content": f"{n}"}]}}
+        for n in range(3)
+    ]
+    with server.client() as client:
+        file = client.files.create(file=("lines.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="batch")
+        batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+        assert client.batches.cancel(batch.id).status in {"cancelling", "cancelled"}
+        while batch.status not in {"completed", "failed", "expired", "cancelled"}:
+            batch = client.batches.retrieve(batch.id)
+        files = [each for each in (batch.output_file_id, batch.error_file_id) if each is not None]
+        told = [json.loads(line) for each in files for line in client.files.content(each).text.splitlines()]
+        with pytest.raises(openai.ConflictError):
+            client.batches.cancel(batch.id)
+    assert (batch.status, batch.cancelled_at is not None) == ("cancelled", True)
+    assert not told or sorted(line["custom_id"] for line in told) == [
+        "n0",
+        "n1",
+        "n2",
+    ]  # either no job was posted, or all are reported
+
+
+def test_wrong_line_fails_the_batch_and_is_named(server: Server) -> None:
+    with server.client() as client:
+        file = client.files.create(file=("lines.jsonl", b'{"custom_id": "a"}\n'), purpose="batch")
+        batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+        while batch.status == "validating":
+            batch = client.batches.retrieve(batch.id)
+    assert batch.status == "failed"
+    assert batch.errors is not None
+    assert batch.errors.data is not None
+    assert (batch.errors.data[0].line, batch.errors.data[0].param) == (1, "method")
+
+
+def test_errors_are_those_that_the_client_raises(server: Server) -> None:
+    with server.client() as client:
+        with pytest.raises(openai.NotFoundError) as unknown:
+            client.responses.create(model="gpt-9", input="hello")
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.responses.create(model=MODEL, input="hello", previous_response_id="resp_1")
+        with pytest.raises(openai.AuthenticationError):
+            client.with_options(api_key="sk-other").models.list()
+    assert (unknown.value.code, refused.value.param) == ("model_not_found", "previous_response_id")
 
 
 def test_what_was_spent_is_shown_by_day_model_and_key(server: Server, svc: Svc) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from devnet.catalogue import FEE_BPS, GAS_FEE, MODELS, SLA_WINDOWS_S
 from devnet.contracts import connect_to_chain, contract_at
+from devnet.market import CLIENT_FUNDS
 from devnet.world import World
 
 pytestmark = pytest.mark.anyio
@@ -21,6 +22,19 @@ async def test_catalogue_holds_models_windows_and_fees(world: World) -> None:
         assert await jobs.treasury().call() == world.wallets.treasury.address
 
 
+async def test_relayers_may_relay_on_every_registry(world: World) -> None:
+    market = world.market
+    relayers = world.wallets.with_role("relayer")
+    async with connect_to_chain(world.anvil.rpc_url) as chain:
+        for name, address in (
+            ("JobRegistry", market.jobs),
+            ("ProviderRegistry", market.providers),
+            ("AskRegistry", market.asks),
+        ):
+            registry = contract_at(chain, name, address).functions
+            assert [await registry.isRelayer(relayer.address).call() for relayer in relayers] == [True, True]
+
+
 async def test_providers_are_listed_for_all_models_with_their_box_keys(world: World) -> None:
     wallets = world.wallets.with_role("provider")
     assert len(wallets) >= 2
@@ -32,6 +46,15 @@ async def test_providers_are_listed_for_all_models_with_their_box_keys(world: Wo
             operator, box_key, listed, all_models, *_ = await providers.provider(provider_id).call()
             assert (operator, box_key, listed, all_models) == (wallet.address, wallet.box_key, True, True)
             assert await providers.capacityOf(provider_id).call() > 1
+
+
+async def test_clients_hold_the_payment_token(world: World) -> None:
+    clients = world.wallets.with_role("client")
+    assert len(clients) >= 3
+    async with connect_to_chain(world.anvil.rpc_url) as chain:
+        token = contract_at(chain, "DevToken", world.market.token).functions
+        for client in clients:
+            assert await token.balanceOf(client.address).call() == CLIENT_FUNDS
 
 
 async def test_address_book_names_the_tokens_domain(world: World) -> None:

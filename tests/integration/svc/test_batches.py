@@ -4,6 +4,7 @@ import anyio
 import pytest
 
 from svc.client import Client
+from svc.errors import PlanShort
 from svc.records import Batch
 from tests.integration.svc.working_provider import RATE_IN, RATE_OUT, WorkingProvider
 
@@ -38,3 +39,17 @@ async def test_every_line_comes_back_opened_under_its_own_id(
     assert [one.result.output["text"] for one in results if one.result] == [f"{n} txet" for n in range(4)]
     assert [one.result.output["for"] for one in results if one.result] == [f"line {n}" for n in range(4)]
     assert (await client.batches.list(limit=1)).data == (ended,)
+
+
+async def test_batch_that_the_network_cannot_take_is_not_begun(client: Client, provider: WorkingProvider) -> None:
+    lines = [{"body": {"model": MODEL, "input": "x"}} for _ in range(200)]
+    with pytest.raises(PlanShort) as short:
+        await client.batches.prepare(lines, window="1h")
+    assert 0 < short.value.planned < short.value.wanted == 200
+
+
+async def test_batch_is_cancelled_once_and_for_all(client: Client) -> None:
+    lines = [{"custom_id": str(n), "body": {"model": MODEL, "input": str(n), **RATES}} for n in range(3)]
+    batch = await client.batches.create(await client.batches.prepare(lines, window="1h"))
+    for _ in range(2):
+        assert (await client.batches.cancel(batch.id)).cancelling_at is not None

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+import anyio
 import pytest
 
 from svc.client import Client
@@ -86,6 +87,16 @@ async def test_client_that_buys_again_when_no_answer_comes_is_found() -> None:
 
     report = await judged(impatient, "submission whose answer is lost")
     assert [(tried(v), v.detail) for v in report.wrong] == [("submission whose answer is lost", "2 jobs")]
+
+
+async def test_client_that_never_ends_is_wrong_when_its_time_is_over() -> None:
+    async def endless(_: Mapping[str, str]) -> tuple[int, str]:
+        await anyio.sleep_forever()
+        return 0, ""
+
+    [ordinary] = [one for one in PURCHASES if one.tried == "ordinary purchase"]
+    report = await ClientTrial(Report(), endless, purchases=[ordinary], patience=0.1).run()
+    assert [v.detail for v in report.wrong] == ["no end after 0 s"]
 
 
 async def test_client_that_missed_the_fault_does_not_pass() -> None:

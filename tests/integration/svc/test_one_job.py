@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from svc.client import Client
-from svc.errors import JobFailed, NotFound
+from svc.errors import InvalidRequest, JobFailed, NotFound
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.svc.conftest import Shop
 from tests.integration.svc.working_provider import RATE_IN, RATE_OUT, WorkingProvider
@@ -88,3 +88,12 @@ async def test_order_that_is_submitted_again_is_one_job(client: Client, provider
     again = await client.submit(prepared, final=True)
     assert (again.job_id, again.rests_on) == (first.job_id, "block")
     assert (await client.jobs.summary()).jobs == before + 1
+
+
+async def test_errors_of_the_coordinator_say_all_that_they_carry(client: Client) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await client.cancel("0x" + "ab" * 32)
+    error = refused.value
+    assert (error.type, error.code, error.status) == ("invalid_request_error", "NotTheOwner", 409)
+    assert error.request_id
+    assert error.retryable is False

@@ -15,8 +15,9 @@ import pytest
 from common.refusal import Refused
 from svc.serve import serving
 from svc.serve.settings import BudgetSettings, HttpServerSettings, KeySettings, ServeSettings
+from tests.unit.svc.fake_coordinator import Answer, provider
 from tests.unit.svc.serve.conftest import spoken
-from tests.unit.svc.serve.market import GATEWAY, ServedMarket, until
+from tests.unit.svc.serve.market import GATEWAY, ServedMarket, candidate, until
 
 pytestmark = pytest.mark.anyio
 
@@ -83,6 +84,36 @@ async def test_unusable_tls_files_are_refused_at_start(certificate: str, tmp_pat
     with pytest.raises(Refused, match=r"server\.tls_certificate"):
         async with listening(ServedMarket(spoken), tmp_path, tls_certificate=path, tls_key=PEM):
             pytest.fail("it listens")
+
+
+@pytest.mark.long
+async def test_two_hundred_callers_share_several_providers(tmp_path: Path) -> None:
+    market = ServedMarket(spoken, candidates=[candidate(number, 100 + number) for number in (7, 8, 9)])
+    for number in (7, 8, 9):
+        told = provider(provider_id=str(number), capacity="5")
+        market.coordinator.tell(f"GET /evm/providers/{number}", Answer(200, told))
+    heard: list[httpx.Response] = []
+    limits = httpx.Limits(max_connections=200, max_keepalive_connections=200)
+
+    async def ask(client: httpx.AsyncClient, number: int) -> None:
+        said = [{"role": "user", "content": f"{number}"}]
+        heard.append(await client.post("chat/completions", json={**HELLO, "messages": said}, headers=headers))
+
+    headers = {"authorization": f"Bearer {SECRET}"}
+    async with (
+        listening(market, tmp_path) as up,
+        httpx.AsyncClient(base_url=up.base_url, limits=limits, timeout=120) as client,
+        anyio.create_task_group() as tasks,
+    ):
+        for number in range(200):
+            tasks.start_soon(ask, client, number)
+    assert [answer.status_code for answer in heard] == [200] * 200
+    assert len({answer.json()["svc"]["job_id"] for answer in heard}) == 200
+    assert {answer.json()["choices"][0]["message"]["content"] for answer in heard} == {
+        f"you said: {number}" for number in range(200)
+    }
+    given = [sum(job.provider == number for job in market.jobs.values()) for number in (7, 8, 9)]
+    assert min(given) > 0  # each has room for five jobs, and further jobs go to the next
 
 
 @pytest.mark.parametrize("stream", [False, True])

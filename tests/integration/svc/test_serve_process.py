@@ -15,6 +15,7 @@ import pytest
 
 from tests.integration.svc.conftest import Shop
 from tests.support.faults.descriptors import idle_connections, limited
+from tests.support.faults.full_disk import full_disk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -74,4 +75,21 @@ async def test_idle_connections_are_survived(serving: Serving) -> None:
             await serving.until_answered()
     with anyio.fail_after(_RECOVERY_S):
         await serving.until_answered()
+    assert serving.process.poll() is None
+
+
+async def test_full_disk_is_refused_with_a_retryable_answer(serving: Serving) -> None:
+    """The ledger, files and standard error cannot be written. Afterwards all work again."""
+    await serving.until_answered()
+    chat = {"model": "demo/text-small", "messages": [{"role": "user", "content": "hello"}]}
+    file = {"data": {"purpose": "batch"}, "files": {"file": ("lines.jsonl", b"{}" * 1000)}}
+    async with httpx.AsyncClient(base_url=serving.base_url, headers=serving.headers, trust_env=False) as http:
+        with full_disk(serving.process.pid):
+            bought = await http.post("/chat/completions", json=chat)
+            uploaded = await http.post("/files", **file)
+            for answer, code in ((bought, "storage_failed"), (uploaded, "storage_failed")):
+                assert (answer.status_code, answer.json()["error"]["code"]) == (503, code)
+                assert answer.headers["x-should-retry"] == "true"
+        assert (await http.post("/files", **file)).status_code == 200
+        assert (await http.post("/chat/completions", json=chat)).json()["error"]["code"] == "no_live_provider"
     assert serving.process.poll() is None

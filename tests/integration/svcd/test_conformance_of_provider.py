@@ -88,6 +88,24 @@ async def test_each_broken_promise_is_found_by_its_row(wallets: DevWallets, tmp_
     assert ordinary_row.detail.startswith("claimed, not ended (sent: claim, settle")
 
 
+async def test_what_no_poll_had_room_for_is_neither_right_nor_wrong(wallets: DevWallets, tmp_path: Path) -> None:
+    market = ProviderMarket(box_key=PublicKey(wallets.demo_provider.box_key))
+    [ordinary, _], [*many], _ = ROUNDS
+    expired = next(each for each in many if each.tried == "order that has expired")
+
+    async def without_room(request: ServedRequest) -> ServedReply:
+        query = {**request.query, "free": "0"} if "free" in request.query else request.query
+        return await market.handle(attrs.evolve(request, query=query))
+
+    async with daemon(market, without_room, wallets, tmp_path):
+        trial = ProviderTrial(market, Report(), patience=1, arrival=40, looked_on=0.1, rounds=[[ordinary, expired]])
+        report = await trial.run()
+    assert report.wrong == []
+    unchecked = {tried(row): row.detail for row in report.unknown}
+    assert unchecked.keys() >= {"ordinary job", "order that has expired", "claims", "results", "uploads"}
+    assert unchecked["order that has expired"].startswith("never offered: its polls told of 0 free slots at most")
+
+
 async def test_claim_that_was_never_sent_shows_nothing_of_its_refusal(wallets: DevWallets, tmp_path: Path) -> None:
     market = ProviderMarket(box_key=PublicKey(wallets.demo_provider.box_key))
     quicker = next(each for each in ROUNDS[1] if each.tried == "claim that another was quicker with")

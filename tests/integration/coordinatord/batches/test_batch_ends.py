@@ -15,9 +15,9 @@ from devnet.world import World
 from tests.integration.coordinatord.orders.test_budgets import wallet_with
 from tests.integration.coordinatord.relayer.bookings import BOOK
 from tests.integration.coordinatord.relayer.running import submit
-from tests.integration.coordinatord.scene.batching import Batching, signed_in_batching
+from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.new_wallets import fund
-from tests.integration.coordinatord.scene.party import Body, Party
+from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged, until
 from tests.support.invariants.batches import broken_batches
@@ -41,10 +41,18 @@ async def turn_all(worker: BatchWorker, stage: Stage) -> None:
 
 
 @pytest.fixture
-async def quiet(world: World, indexed_deployment: None, database_url: str, seen: list[Seen]) -> AsyncIterator[Stage]:
+async def quiet(world: World, database_url: str, seen: list[Seen]) -> AsyncIterator[Stage]:
     """A coordinator without running relayer and batch workers. The test does their steps by hand."""
     async with staged(world, configured(world, database_url), seen, relayer=False) as stage:
         yield stage
+
+
+async def quiet_batching(world: World, quiet: Stage) -> Batching:
+    wallet = world.wallets.with_role("client")[0]
+    registry = quiet.ground.config.addresses.job_registry
+    owner = Party(wallet_of(wallet), quiet.ground.domains, registry, quiet.http, wallet.box_key)
+    await owner.sign_in()
+    return await Batching.of(quiet, owner)
 
 
 async def test_lines_that_chain_or_store_refuse_are_named(batching: Batching, client: Party, stage: Stage) -> None:
@@ -103,8 +111,8 @@ async def test_batch_adopts_a_line_posted_before_failover(batching: Batching, cl
 
 @shows("POST /v1/batches/{id}/cancel", 200)
 @shows("POST /v1/batches/{id}/cancel", 400, "batch_not_cancellable")
-async def test_cancel_posts_no_more_and_takes_back_what_waits(quiet: Stage) -> None:
-    batching, worker = await signed_in_batching(quiet), app.build_batch_worker(quiet.ground)
+async def test_cancel_posts_no_more_and_takes_back_what_waits(world: World, quiet: Stage) -> None:
+    batching, worker = await quiet_batching(world, quiet), app.build_batch_worker(quiet.ground)
     queued, untouched = batching.submitter.lines(2), batching.submitter.lines(2)
     first = await batching.create(*queued)
     assert await worker.run_step()
@@ -126,8 +134,8 @@ async def test_cancel_posts_no_more_and_takes_back_what_waits(quiet: Stage) -> N
     assert await broken_batches(quiet.ground.database, quiet.ground.pins) == []
 
 
-async def test_cancel_takes_back_what_waits_before_the_rest_is_read(quiet: Stage) -> None:
-    batching, worker = await signed_in_batching(quiet), app.build_batch_worker(quiet.ground)
+async def test_cancel_takes_back_what_waits_before_the_rest_is_read(world: World, quiet: Stage) -> None:
+    batching, worker = await quiet_batching(world, quiet), app.build_batch_worker(quiet.ground)
     worker = attrs.evolve(worker, expander=attrs.evolve(worker.expander, max_lines=2))
     batch = (await batching.create(*batching.submitter.lines(6)))["id"]
     assert await worker.run_step()
@@ -137,8 +145,8 @@ async def test_cancel_takes_back_what_waits_before_the_rest_is_read(quiet: Stage
     assert await quiet.fetchval("select array_agg(state::text) from relays") == ["dropped"] * 2
 
 
-async def test_cancel_is_idempotent_until_files_are_written(quiet: Stage) -> None:
-    batching, worker = await signed_in_batching(quiet), app.build_batch_worker(quiet.ground)
+async def test_cancel_is_idempotent_until_files_are_written(world: World, quiet: Stage) -> None:
+    batching, worker = await quiet_batching(world, quiet), app.build_batch_worker(quiet.ground)
     batch = (await batching.create(b"no json"))["id"]
     first = (await batching.cancel(batch)).json()
     while await quiet.fetchval("select ends_as is null from batches"):
@@ -182,8 +190,8 @@ async def test_window_that_ends_first_ends_every_line(
     assert await errors(batching, done) == [(1, "expired", claimed["job_id"]), (2, "expired", waits["job_id"])]
 
 
-async def test_window_end_ends_unposted_lines(quiet: Stage) -> None:
-    batching, worker = await signed_in_batching(quiet), app.build_batch_worker(quiet.ground)
+async def test_window_end_ends_unposted_lines(world: World, quiet: Stage) -> None:
+    batching, worker = await quiet_batching(world, quiet), app.build_batch_worker(quiet.ground)
     queued, unread = await batching.create(*batching.submitter.lines(1)), await batching.create(b"no json")
     await worker.run_step()
     for batch in (queued, unread):
@@ -214,6 +222,15 @@ async def test_lines_whose_jobs_end_without_a_result_say_how(batching: Batching,
     assert [code for _, code, _ in await errors(batching, done)] == ["reclaim", "expired", "expired"]
 
 
+async def test_dropped_post_is_queued_again_as_one_relay(world: World, quiet: Stage) -> None:
+    batching, worker = await quiet_batching(world, quiet), app.build_batch_worker(quiet.ground)
+    await batching.create(*batching.submitter.lines(3))
+    await worker.run_step()
+    await quiet.execute("update relays set state = 'dropped', reason = 'relayer_funds', ended_at = now()")
+    await turn_all(worker, quiet)
+    assert await quiet.fetchval("select array_agg(state::text) from relays") == ["queued"] * 3
+
+
 DROP = "update relays set state = 'dropped', reason = 'relayer_funds', ended_at = now() where priority = 3"
 STATES = "select array_agg(state::text order by id) from relays where priority = 3"
 
@@ -222,7 +239,7 @@ async def test_dropped_posts_return_within_the_gas_budget(world: World, database
     gas = attrs.asdict(attrs.evolve(GasPolicy.from_daily_gas(450_000, 2_000_000_000), hourly_percent=100))
     config = configured(world, database_url, gas=gas)
     async with staged(world, config, [], relayer=False) as quiet:
-        batching, worker = await signed_in_batching(quiet), app.build_batch_worker(quiet.ground)
+        batching, worker = await quiet_batching(world, quiet), app.build_batch_worker(quiet.ground)
         await batching.create(*batching.submitter.lines(3))
         await worker.run_step()
         assert await quiet.fetchval(STATES) == ["queued"] * 3
@@ -238,7 +255,7 @@ async def test_dropped_posts_return_within_the_gas_budget(world: World, database
         assert await quiet.fetchval(STATES) == ["queued"] * 3
 
 
-async def test_dropped_posts_return_within_the_balance(quiet: Stage) -> None:
+async def test_dropped_posts_return_within_the_balance(world: World, quiet: Stage) -> None:
     poor = await wallet_with(quiet, 0)
     await poor.sign_in()
     batching, worker = await Batching.of(quiet, poor), app.build_batch_worker(quiet.ground)
@@ -261,9 +278,9 @@ async def test_dropped_posts_return_within_the_balance(quiet: Stage) -> None:
     assert await quiet.fetchval(STATES) == ["queued"] * 2
 
 
-async def test_posts_of_batches_leave_the_queue_of_requests_alone(quiet: Stage) -> None:
+async def test_posts_of_batches_leave_the_queue_of_requests_alone(world: World, quiet: Stage) -> None:
     depth = quiet.ground.config.relay_max_depth
-    batching, worker = await signed_in_batching(quiet), app.build_batch_worker(quiet.ground)
+    batching, worker = await quiet_batching(world, quiet), app.build_batch_worker(quiet.ground)
     await batching.create(*batching.submitter.lines(depth + 1))
     await worker.run_step()
     assert await quiet.fetchval("select count(*) from relays where state = 'queued'") == depth + 1

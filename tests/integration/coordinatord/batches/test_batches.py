@@ -57,6 +57,12 @@ async def test_file_that_is_no_batch_upload_is_no_input(batching: Batching, stag
     assert error(await batching.post({**CREATE, "input_file_id": file_id}))[1] == "invalid_input_file"
 
 
+async def test_input_file_of_a_batch_is_kept_for_the_retention_period(batching: Batching, stage: Stage) -> None:
+    created = await batching.create(b"{}")
+    kept = "select attached and expires_at > now() + interval '29 days' from files where id = $1"
+    assert await stage.fetchval(kept, created["input_file_id"])
+
+
 @shows("POST /v1/batches", 400, "idempotency_key_reused")
 async def test_same_key_and_body_answer_with_the_same_batch(batching: Batching, stranger: Party) -> None:
     body = {**CREATE, "input_file_id": await batching.upload(b"{}"), "metadata": {"a": "b", "c": "d"}}
@@ -85,6 +91,14 @@ async def test_same_key_and_body_answer_with_the_same_batch(batching: Batching, 
     assert answer.status_code == 200
 
 
+@shows("POST /v1/batches", 402)
+async def test_body_without_an_input_file_asks_for_a_plan(batching: Batching) -> None:
+    model = {"model_id": 1, "lines": 3, "units_in": 10, "units_out": 10}
+    planned = await batching.post({"completion_window": "24h", "models": [model]})
+    assert planned.status_code == 402
+    assert planned.json() == {"plan": [{"model_id": "1", "lines": "3", "allocation": []}]}
+
+
 async def test_plan_shares_lines_among_providers_cheapest_first(
     batching: Batching, client: Party, provider: Party, rival: Party, stage: Stage
 ) -> None:
@@ -107,7 +121,6 @@ async def test_plan_shares_lines_among_providers_cheapest_first(
     assert await planned("24h") == [("1", str(rooms[0] - 2))]
 
 
-@shows("POST /v1/batches", 402)
 async def test_plan_names_the_member_at_fault(batching: Batching) -> None:
     model = {"model_id": 1, "lines": 1, "units_in": 0, "units_out": 0}
     good: dict[str, object] = {"completion_window": "1h", "models": [model] * 16}

@@ -15,9 +15,10 @@ import pytest
 from common.scalars import base64_of
 from coordinatord.api.batches.worker import BatchWorker
 from coordinatord.run import app
+from devnet.accounts import DevWallet
 from devnet.world import World
-from tests.integration.coordinatord.scene.batching import Batching, signed_in_batching
-from tests.integration.coordinatord.scene.party import Body, Party
+from tests.integration.coordinatord.scene.batching import Batching
+from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
 from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged, until
 from tests.support.faults.crash_points import CrashPoints
 from tests.support.invariants.batches import broken_batches
@@ -101,7 +102,7 @@ async def cancelled(scene: Scene, batch: Body, jobs: list[str]) -> None:
 
 
 @pytest.fixture
-async def on(world: World, indexed_deployment: None, database_url: str) -> AsyncIterator[Stage]:
+async def on(world: World, database_url: str) -> AsyncIterator[Stage]:
     """A coordinator without relayer and batch workers."""
     seen: list[Seen] = []
     async with staged(world, configured(world, database_url), seen, relayer=False) as stage:
@@ -110,9 +111,14 @@ async def on(world: World, indexed_deployment: None, database_url: str) -> Async
 
 @pytest.fixture
 async def scene(on: Stage, world: World) -> Scene:
-    provider = on.party_of(world.wallets.with_role("provider")[0])
+    def party(wallet: DevWallet) -> Party:
+        registry = on.ground.config.addresses.job_registry
+        return Party(wallet_of(wallet), on.ground.domains, registry, on.http, wallet.box_key)
+
+    owner, provider = party(world.wallets.with_role("client")[0]), party(world.wallets.with_role("provider")[0])
+    await owner.sign_in()
     await provider.sign_in("provider")
-    return Scene(on, await signed_in_batching(on), provider, CrashPoints("coordinatord", (_BATCHES,)))
+    return Scene(on, await Batching.of(on, owner), provider, CrashPoints("coordinatord", (_BATCHES,)))
 
 
 async def deaths_until_none(

@@ -1,6 +1,7 @@
 """Jobs with failing payments are not leased."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -10,6 +11,7 @@ from common.keccak import keccak256
 from common.secp256k1 import Wallet
 from devnet.contracts import SigningNode, connect_to_chain, contract_at
 from tests.integration.coordinatord.book.test_polls import poll
+from tests.integration.coordinatord.scene.faults import unreachable
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage, until
 
@@ -114,3 +116,32 @@ async def test_claim_refused_for_payment_backs_off_leases(
         waits.append(float(str(await stage.fetchval(left))))
         await wait_is_over(stage)
     assert [round(wait / 15) for wait in waits] == [1, 2, 4]
+
+
+async def test_node_that_does_not_answer_holds_no_poll_up(client: Party, provider: Party, stage: Stage) -> None:
+    job = (await client.post())["job_id"]
+
+    def calls_fail(request: httpx.Request) -> httpx.Response | None:
+        asks_head_too = b"eth_blockNumber" in request.content  # readiness reads role and head in one batch
+        return unreachable(request) if b"eth_call" in request.content and not asks_head_too else None
+
+    with stage.node.answering(calls_fail):
+        assert await poll(provider, POLL) == [job]
+
+
+async def test_provider_is_leased_no_more_than_it_may_claim(
+    client: Party, provider: Party, stage: Stage, party: Any
+) -> None:
+    jobs = [(await client.post())["job_id"] for _ in range(3)]
+    await stage.execute("update providers set requested = 2, ceiling = 2, reputation = 1000 where provider_id = 1")
+    assert await poll(provider, POLL) == jobs[:2]
+    await stage.execute("delete from leases")
+    await stage.execute("update providers set active_jobs = 2 where provider_id = 1")
+    assert await poll(provider, POLL) == []
+    await stage.execute("update providers set active_jobs = 0, listed = false where provider_id = 1")
+    assert await poll(provider, POLL) == []
+    await stage.execute("update providers set listed = true, allow_all_models = false where provider_id = 1")
+    await stage.execute("delete from provider_models where provider_id = 1")
+    assert await poll(provider, POLL) == []
+    await stage.execute("insert into provider_models values (1, 1)")
+    assert await poll(provider, POLL) == jobs[:2]

@@ -1,16 +1,22 @@
-"""Rows made by strangers: how many of them do current queries read?"""
+"""Old rows and rows made by strangers: how many of them do current queries read?"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import cast
 
 import pytest
 
-from coordinatord.api.book import leases_sql
+from coordinatord.api.book import leases_sql, outlooks_sql
 from coordinatord.api.book.candidates_sql import Demand, read_candidates
+from coordinatord.api.book.job_pages_sql import JobFilter
+from coordinatord.api.book.leases_sql import PollKey
 from coordinatord.api.book.liveness_sql import SeenPoll, store_polls
 from coordinatord.api.book.registries_sql import read_asks, read_floors, read_providers
 from coordinatord.chain.indexer.expiry_sql import mark_all_expired_jobs
-from coordinatord.storage.database.connections import Database, open_database
+from coordinatord.storage.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.migration import migrate
+from coordinatord.storage.database.prepared import PreparedConnection
 from tests.integration.coordinatord.book.market_rows import (
+    add_history,
     add_jobs,
     add_models,
     add_providers,
@@ -19,7 +25,7 @@ from tests.integration.coordinatord.book.market_rows import (
 
 pytestmark = pytest.mark.anyio
 
-STRANGERS = 2_000
+PAST, OPEN, STRANGERS = 5_000, 400, 2_000
 LISTED = 3
 READ = (
     "select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint"
@@ -33,11 +39,13 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     """A database with one connection, so that the connection's own statistics count every row read."""
     async with open_database(database_url, max_size=1) as opened:
         async with opened.connection() as connection:
+            await migrate(connection)
             await begin_index(connection)
             await add_models(connection, 1)
             await add_providers(connection, STRANGERS)
             await connection.execute("update providers set listed = provider_id <= $1", LISTED)
-            await add_jobs(connection, 2, models=1)
+            await add_history(connection, PAST, models=1, providers=LISTED)
+            await add_jobs(connection, OPEN, models=1, after=PAST)
             await connection.execute("insert into asks select provider_id, 1, 3600, 5, 6 from providers")
             await connection.execute("vacuum analyze")
         yield opened
@@ -53,6 +61,34 @@ async def rows_read(database: Database, tables: list[str], work: Callable[[], Aw
     before = await so_far()
     await work()
     return await so_far() - before
+
+
+async def test_poll_reads_no_job_but_those_that_it_leases(database: Database) -> None:
+    """The plan is generic for all filter values, so the planner expects few matches."""
+
+    async def lease(connection: Connection) -> None:
+        _, held = await leases_sql.lease_jobs(connection, PollKey(1, 1), 4, JobFilter(), 60_000)
+        assert len(held) == 4
+
+    async def poll() -> None:
+        await database.transact(lease)
+
+    assert 0 < await rows_read(database, ["jobs"], poll) < 100
+
+
+async def test_outlook_reads_few_jobs(database: Database) -> None:
+    await database.pool.execute(
+        "insert into leases select job_id, 1, 1, clock_timestamp() + interval '1 hour' from jobs where state = 0"
+        " order by ordinal limit 50"
+    )
+
+    async def outlook() -> None:
+        pollers = [PollKey(provider, 1) for provider in range(1, 65)]
+        async with database.connection() as connection:
+            for _ in range(8):  # PostgreSQL makes a generic plan after five executions
+                await outlooks_sql.read_outlooks(cast(PreparedConnection, connection), pollers)
+
+    assert 0 < await rows_read(database, ["jobs"], outlook) < 8 * 200
 
 
 async def test_quotes_and_lists_of_asks_look_at_listed_providers_alone(database: Database) -> None:

@@ -13,6 +13,7 @@ from coordinatord.api.book.owner_sums_sql import read_summary
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.indexer.tables_sql import drop_job_indexes
 from coordinatord.storage.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import (
     add_history,
     add_jobs,
@@ -33,6 +34,7 @@ _STATES: Final = {"Open": 0, "Claimed": 1, "Settled": 2, "Cancelled": 3}
 async def database(database_url: str) -> AsyncIterator[Database]:
     async with open_database(database_url, max_size=4) as opened:
         async with opened.connection() as connection:
+            await migrate(connection)
             await begin_index(connection)
             await add_models(connection, MODELS)
             await add_providers(connection, PROVIDERS)

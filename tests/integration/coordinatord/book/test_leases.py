@@ -1,5 +1,6 @@
 """Concurrent polls over generated jobs: in any order, each job is leased once (I9)."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
@@ -13,6 +14,7 @@ from coordinatord.api.book.leases_sql import LeasedJob, PollKey
 from coordinatord.api.book.outlooks_sql import PollOutlook
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.storage.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
 
 pytestmark = pytest.mark.anyio
@@ -35,6 +37,7 @@ async def databases(database_url: str) -> AsyncIterator[list[Database]]:
     async with AsyncExitStack() as stack:
         pools = [await stack.enter_async_context(open_database(database_url, max_size=8)) for _ in range(PROCESSES)]
         async with pools[0].connection() as connection:
+            await migrate(connection)
             await begin_index(connection)
             await add_models(connection, 1)
             await add_providers(connection, PROVIDERS)
@@ -49,6 +52,26 @@ async def poll(database: Database, provider: int, free: int, wanted: JobFilter |
         return held
 
     return await database.transact(body)
+
+
+async def test_polls_of_two_processes_lease_every_job_once(databases: list[Database]) -> None:
+    async with databases[0].connection() as connection:
+        await add_jobs(connection, JOBS, models=1)
+    held: dict[int, set[bytes]] = {}
+
+    async def provider(number: int) -> None:
+        """Poll both processes in turn, until the provider has as many jobs as requested."""
+        for attempt in range(4):
+            jobs = await poll(databases[(number + attempt) % PROCESSES], number, JOBS // PROVIDERS)
+            assert len(jobs) <= JOBS // PROVIDERS
+            held[number] = {job.row.job_id for job in jobs}
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(1, PROVIDERS + 1):
+            tasks.start_soon(provider, number)
+    counted = Counter(job for jobs in held.values() for job in jobs)
+    assert set(counted.values()) == {1}
+    assert len(counted) == JOBS
 
 
 async def test_concurrent_polls_of_one_provider_share_its_limit(databases: list[Database]) -> None:

@@ -1,14 +1,25 @@
 """Estimate the block at which a job becomes reclaimable, from the pace of stored blocks."""
 
+from collections.abc import AsyncIterator
+
 import pytest
 
 from coordinatord.api.book.block_pace import BlockPace
-from coordinatord.storage.database.connections import Database
+from coordinatord.storage.database.connections import Database, open_database
+from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.snapshot_sql import Snapshot
 
 pytestmark = pytest.mark.anyio
 
 AT_100 = Snapshot(100, b"h" * 32, 1_000)
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with open_database(database_url, max_size=2) as opened:
+        async with opened.connection() as connection:
+            await migrate(connection)
+        yield opened
 
 
 async def keep(database: Database, blocks: dict[int, int]) -> None:

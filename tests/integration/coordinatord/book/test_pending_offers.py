@@ -8,6 +8,7 @@ from tests.integration.coordinatord.relayer.mining import money_moves, until_poo
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage, configured, staged
 from tests.integration.coordinatord.scene.unmined import (
+    POLL,
     claiming,
     mined_again,
     no_blocks,
@@ -47,6 +48,20 @@ async def test_waiting_poll_claims_a_job_before_its_block(client: Party, provide
     row = (await client.http.get(f"/evm/jobs/{job}")).json()
     assert (row["state"], row["provider_id"]) == (1, "1")
     await until_true(lambda: stage.fetchval("select count(*) = 0 from pending_offers"))
+
+
+async def test_poll_that_does_not_ask_sees_no_pending_jobs(client: Party, provider: Party, stage: Stage) -> None:
+    async with no_blocks(stage) as running:
+        running.start(posting(client, await client.paid()))
+        await until_pooled(stage.world.anvil)
+        await until_true(lambda: stage.fetchval("select true from pending_offers"))
+        answer = await provider.http.get(POLL, headers=provider.authorization)
+        assert answer.json().keys() == {"jobs", "as_of_block"}
+        assert (await provider.http.get(POLL + "&pending=0", headers=provider.authorization)).json().keys() == {
+            "jobs",
+            "as_of_block",
+        }
+        assert await stage.fetchval("select count(*) from leases") == 0
 
 
 async def test_unanswered_offer_goes_to_the_next_provider(

@@ -16,6 +16,7 @@ from coordinatord.api.book.liveness import LivenessRecorder
 from coordinatord.api.book.polls import PollService, build_poll
 from coordinatord.base.outcomes import SessionRow, Unauthorised
 from coordinatord.storage.database.connections import Database, open_database
+from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.snapshot_sql import Snapshot
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
 
@@ -35,6 +36,7 @@ async def processes(database_url: str) -> AsyncIterator[list[PollService]]:
     async with AsyncExitStack() as stack:
         pools = [await stack.enter_async_context(open_database(database_url, max_size=2)) for _ in range(2)]
         async with pools[0].connection() as connection:
+            await migrate(connection)
             await begin_index(connection)
             await add_models(connection, MODELS)
             await add_providers(connection, PROVIDERS)
@@ -83,11 +85,26 @@ async def test_poll_is_told_of_held_jobs_only_what_it_asks_for(processes: list[P
     assert await poll(min_rate_in=1_000_000, min_rate_out=2_000_000) == 4
 
 
+async def test_polls_at_once_are_each_leased_only_what_they_ask_for(processes: list[PollService]) -> None:
+    told: dict[int, int] = {}
+
+    async def poll(provider: int) -> None:
+        dear = provider % 2 == 0  # no job pays as much
+        wanted = JobFilter(state="Open", model_id=1, min_rate_in=1_000_001 if dear else 1)
+        told[provider] = len(await jobs_of(processes[0], provider, wanted, 1))
+
+    async with anyio.create_task_group() as tasks:
+        for provider in range(1, 21):
+            tasks.start_soon(poll, provider)
+    assert told == {provider: provider % 2 for provider in range(1, 21)}
+
+
 async def test_unwanted_orders_do_not_displace_wanted_ones(
     database_url: str,
 ) -> None:
     async with open_database(database_url, max_size=2) as pool:
         async with pool.connection() as connection:
+            await migrate(connection)
             await begin_index(connection)
             await add_models(connection, 1)
             await add_providers(connection, 1)
@@ -117,6 +134,8 @@ async def test_unwanted_orders_do_not_displace_wanted_ones(
 async def test_provider_stays_live_with_few_written_polls(database_url: str) -> None:
     now = 100.0
     async with open_database(database_url, max_size=2) as pool:
+        async with pool.connection() as connection:
+            await migrate(connection)
         attendance = LivenessRecorder(pool, 12_000, lambda: now)
 
         async def seconds_since_seen() -> float:
@@ -139,6 +158,7 @@ async def test_provider_stays_live_with_few_written_polls(database_url: str) -> 
 async def test_idle_provider_leases_jobs_of_the_next_block(database_url: str) -> None:
     async with open_database(database_url, max_size=2) as pool:
         async with pool.connection() as connection:
+            await migrate(connection)
             await begin_index(connection)
             await add_models(connection, 1)
             await add_providers(connection, 2)
@@ -157,6 +177,8 @@ async def test_idle_provider_leases_jobs_of_the_next_block(database_url: str) ->
 
 async def test_waiting_poll_is_written_while_it_waits(database_url: str) -> None:
     async with open_database(database_url, max_size=2) as pool:
+        async with pool.connection() as connection:
+            await migrate(connection)
         liveness = LivenessRecorder(pool, 40)
         poller = PollKey(1, 1)
         await liveness.record_poll(poller, 4)

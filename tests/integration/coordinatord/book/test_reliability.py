@@ -14,6 +14,7 @@ from coordinatord.api.book.candidates_sql import Demand
 from coordinatord.api.book.registries_sql import read_asks, read_providers
 from coordinatord.api.book.reliability_sql import ALL_MODELS, ReliabilityCounter
 from coordinatord.storage.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
 
 pytestmark = pytest.mark.anyio
@@ -27,6 +28,7 @@ Sums = dict[tuple[int, int], tuple[int, int, int, int | None, int | None]]
 async def database(database_url: str) -> AsyncIterator[Database]:
     async with open_database(database_url, max_size=3) as database:
         async with database.connection() as connection:
+            await migrate(connection)
             await begin_index(connection)
             await connection.execute("update index_position set block_time = $1", NOW)
             await add_models(connection, 2)

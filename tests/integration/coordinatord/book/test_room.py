@@ -8,6 +8,7 @@ from coordinatord.api.batches.plan import BatchPlanner, read_plan
 from coordinatord.api.book.candidates_sql import Demand, read_candidates
 from coordinatord.api.book.liveness_sql import record_pick
 from coordinatord.storage.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
 
 pytestmark = pytest.mark.anyio
@@ -19,6 +20,7 @@ CAPACITY = 8
 @pytest.fixture
 async def connection(database_url: str) -> AsyncIterator[Connection]:
     async with open_database(database_url, max_size=1) as database, database.connection() as connection:
+        await migrate(connection)
         await begin_index(connection)
         await add_models(connection, 1)
         await add_providers(connection, 3)

@@ -13,6 +13,7 @@ from coordinatord.api.book.leases_sql import PollKey
 from coordinatord.api.book.why import explain_open_job
 from coordinatord.chain.contracts.payment_token import Funds
 from coordinatord.storage.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
 from tests.integration.coordinatord.book.test_polls import poll
 from tests.integration.coordinatord.scene.party import Body, Party
@@ -22,7 +23,7 @@ from tests.integration.coordinatord.scene.stage import Stage
 
 pytestmark = pytest.mark.anyio
 
-PROVIDERS, JOBS, BOOKS = 9, 24, 4
+PROVIDERS, JOBS, BOOKS = 9, 24, 6
 LIVENESS_MS = 15_000
 UNFIT = {"model_disabled", "not_listed", "model_not_allowed", "not_live", "no_ask", "window", "price", "designated"}
 NO_FUNDS_KNOWN = Funds({}, set())
@@ -32,6 +33,7 @@ NO_FUNDS_KNOWN = Funds({}, set())
 async def database(database_url: str) -> AsyncIterator[Database]:
     async with open_database(database_url, max_size=3) as database:
         async with database.connection() as connection:
+            await migrate(connection)
             await begin_index(connection)
             await add_models(connection, 2)
             await add_providers(connection, PROVIDERS)

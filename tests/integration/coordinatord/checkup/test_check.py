@@ -20,7 +20,7 @@ from coordinatord.http.server.serving import listening_socket
 from coordinatord.run.checks.examine import run_checks
 from coordinatord.storage.database import migration
 from coordinatord.storage.database.connections import open_database
-from coordinatord.storage.database.migration import Migration
+from coordinatord.storage.database.migration import Migration, migrate
 from coordinatord.storage.pins.store import PinnedObject, PinningStore, open_pin_store
 from devnet.accounts import DevWallets
 from devnet.anvil import Anvil, running_anvil
@@ -87,8 +87,10 @@ def market(services: Services, shared_anvil: Anvil, wallets: DevWallets) -> Devn
 
 
 @pytest.fixture
-def well(world: World, database_url: str) -> dict[str, str]:
+async def well(world: World, database_url: str) -> dict[str, str]:
     """Return the environment of a healthy coordinator."""
+    async with open_database(database_url, max_size=2) as database, database.connection() as connection:
+        await migrate(connection)
     return environment(world, database_url, GATEWAY_URL=world.pins.gateway, PORT=pick_free())
 
 

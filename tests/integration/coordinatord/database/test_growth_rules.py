@@ -171,18 +171,16 @@ async def test_every_table_has_a_rule_or_a_reason(stage: Stage) -> None:
     assert set(tables) == {rule.table for rule in RULES} | OTHER_TABLES.keys()
 
 
-async def test_a_sweep_removes_what_is_due_and_nothing_younger(stage: Stage) -> None:
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.table)
+async def test_a_sweep_removes_what_is_due_and_nothing_younger(stage: Stage, rule: Rule) -> None:
     """The third row exists because an account's newest transaction is kept at any age."""
-    for rule in RULES:
-        await stage.execute(spelled(rule.insert), 1, rule.kept + rule.margin)
-        await stage.execute(spelled(rule.insert), 2, rule.kept - rule.margin)
-        await stage.execute(spelled(rule.insert), 3, rule.kept - rule.margin)
-        query = f"select array_agg({rule.number} order by {rule.number}) from {rule.table} where not {rule.others}"  # noqa: S608 - ours
-        assert await stage.fetchval(query) == [1, 2, 3]
-        await stage.sweep()
-        assert await stage.fetchval(query) == [2, 3], rule.table
-        for table in ("relay_tx_versions", "relay_txs", "batch_lines", "batches", rule.table):
-            await stage.execute(f"delete from {table}")  # noqa: S608 - ours
+    await stage.execute(spelled(rule.insert), 1, rule.kept + rule.margin)
+    await stage.execute(spelled(rule.insert), 2, rule.kept - rule.margin)
+    await stage.execute(spelled(rule.insert), 3, rule.kept - rule.margin)
+    query = f"select array_agg({rule.number} order by {rule.number}) from {rule.table} where not {rule.others}"  # noqa: S608 - ours
+    assert await stage.fetchval(query) == [1, 2, 3]
+    await stage.sweep()
+    assert await stage.fetchval(query) == [2, 3]
 
 
 async def test_undecided_relays_and_transactions_are_kept(stage: Stage) -> None:
@@ -207,25 +205,24 @@ async def test_payment_backoff_ends_with_its_open_job(stage: Stage) -> None:
 PILES: Final = ("nonces", "sessions", "job_ends", "relays", "relay_txs", "batch_lines")
 
 
-async def test_sweep_removes_a_backlog_in_short_statements(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("table", PILES)
+async def test_sweep_removes_a_backlog_in_short_statements(
+    stage: Stage, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(removal_sql, "ROWS_PER_DELETE", 7)
     monkeypatch.setattr(janitor, "_MAX_DELETED_ROWS", 7)
+    rule = next(rule for rule in RULES if rule.table == table)
+    async with stage.ground.database.connection() as connection:
+        await connection.executemany(spelled(rule.insert), [(n, rule.kept + rule.margin) for n in range(1, 25)])
     await stage.execute(
-        "create function few() returns trigger language plpgsql as $$ begin"
-        " if (select count(*) from gone) > 7 then raise exception 'a long statement'; end if; return null; end $$"
+        "create function few() returns trigger language plpgsql as $$ begin"  # noqa: S608 - ours
+        " if (select count(*) from gone) > 7 then raise exception 'a long statement'; end if; return null; end $$;"
+        f" create trigger few after delete on {table} referencing old table as gone"
+        " for each statement execute function few()"
     )
-    for rule in RULES:
-        if rule.table not in PILES:
-            continue
-        async with stage.ground.database.connection() as connection:
-            await connection.executemany(spelled(rule.insert), [(n, rule.kept + rule.margin) for n in range(1, 25)])
-        await stage.execute(
-            f"create trigger few after delete on {rule.table} referencing old table as gone"
-            " for each statement execute function few()"
-        )
-        await stage.sweep()
-        newest = 1 if rule.table == "relay_txs" else 0  # of an account, which is kept
-        assert await stage.fetchval(f"select count(*) from {rule.table}") == newest  # noqa: S608 - ours
+    await stage.sweep()
+    newest = 1 if table == "relay_txs" else 0  # of an account, which is kept
+    assert await stage.fetchval(f"select count(*) from {table}") == newest  # noqa: S608 - ours
 
 
 async def test_sums_of_nothing_go_and_others_stay(stage: Stage) -> None:

@@ -1,14 +1,27 @@
+from collections.abc import AsyncIterator
+
+import asyncpg
 import pytest
 
 from coordinatord.api.escrow import escrow_sql
 from coordinatord.api.escrow.escrow_sql import GenerationRow
-from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.migration import migrate
 
 pytestmark = pytest.mark.anyio
 
 FIRST, SECOND, THIRD = (GenerationRow(bytes([n]) * 32, 1000 * n) for n in (1, 2, 3))
 NOW = 10_000
 EVERYTHING = 2**63 - 1
+
+Connection = asyncpg.Connection
+
+
+@pytest.fixture
+async def connection(database_url: str) -> AsyncIterator[Connection]:
+    connection = await asyncpg.connect(database_url)
+    await migrate(connection)
+    yield connection
+    await connection.close()
 
 
 async def announce(connection: Connection, *rows: GenerationRow) -> None:

@@ -18,7 +18,7 @@ from tests.integration.coordinatord.scene.escrows import (
     opened,
     released,
 )
-from tests.integration.coordinatord.scene.party import Party
+from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged
 
@@ -48,6 +48,17 @@ async def peer(stage: Stage, world: World, seen: list[Seen], clock: Clock) -> As
     made = mock_escrow(clock, stage.application)
     async with staged(world, stage.ground.config, seen, relayer=False, make_escrow=made) as peer:
         yield peer
+
+
+async def test_peer_holds_what_the_first_instance_minted(
+    stage: Stage, peer: Stage, client: Party, provider: Party
+) -> None:
+    key = await announced(stage)
+    assert await announced(peer) == key
+    container = client.container(PAYLOAD, key)
+    job = await claimed(client, provider, container)
+    for instance in (stage, peer):
+        assert opened(await released(instance.http, provider, job, container), container) == PAYLOAD
 
 
 async def test_rotation_leaves_open_jobs_openable_everywhere(
@@ -145,7 +156,11 @@ async def test_key_erased_by_a_clock_that_runs_ahead_is_a_lost_one(
     made = mock_escrow(clock, clock_offset_ms=RETENTION_MS + 1000)
     config = configured(world, database_url, **MOCK)
     async with staged(world, config, seen, make_escrow=made) as stage:
-        client, provider = (stage.party_of(world.wallets.with_role(role)[0]) for role in ("client", "provider"))
+        domains, registry = stage.ground.domains, config.addresses.job_registry
+        client, provider = (
+            Party(wallet_of(wallet), domains, registry, stage.http, wallet.box_key)
+            for wallet in (world.wallets.with_role("client")[0], world.wallets.with_role("provider")[0])
+        )
         await provider.sign_in("provider")
         first = await announced(stage)
         old = client.container(PAYLOAD, first)

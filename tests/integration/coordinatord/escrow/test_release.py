@@ -2,6 +2,7 @@ import secrets
 import time
 
 import anyio
+import attrs
 import httpx
 import pytest
 
@@ -11,6 +12,8 @@ from common.escrow_evidence import report_data
 from common.key_derivation import escrow_key
 from common.refusal import Refused
 from common.scalars import base64_of
+from coordinatord.run.application import compose_application
+from coordinatord.storage.pins.containers import Containers
 from tests.integration.coordinatord.scene.escrows import RESPONSE, claimed, code, opened, released, released_key
 from tests.integration.coordinatord.scene.faults import status, unreachable
 from tests.integration.coordinatord.scene.node_faults import node_error, view
@@ -45,16 +48,16 @@ async def test_static_escrow_announces_its_first_key(stage: Stage) -> None:
 
 
 @shows(RELEASE, 200)
+@pytest.mark.parametrize("operator_key", [ANNOUNCED, RETIRED], ids=["announced", "retired"])
 async def test_claiming_provider_gets_the_key_that_opens_the_payload(
-    client: Party, provider: Party, stage: Stage
+    client: Party, provider: Party, stage: Stage, operator_key: bytes
 ) -> None:
-    for operator_key in (ANNOUNCED, RETIRED):
-        container = client.container(PAYLOAD, escrow_key(operator_key).public)
-        job = await claimed(client, provider, container)
-        answer = await released(stage.http, provider, job, container)
-        assert answer.status_code == 200
-        assert answer.headers["cache-control"] == "no-store"
-        assert opened(answer, container) == PAYLOAD
+    container = client.container(PAYLOAD, escrow_key(operator_key).public)
+    job = await claimed(client, provider, container)
+    answer = await released(stage.http, provider, job, container)
+    assert answer.status_code == 200
+    assert answer.headers["cache-control"] == "no-store"
+    assert opened(answer, container) == PAYLOAD
 
 
 async def test_reposted_container_does_not_open_with_released_key(
@@ -163,6 +166,22 @@ async def test_trouble_of_the_node_is_retryable(client: Party, provider: Party, 
         assert (answer.status_code, answer.headers["x-svc-retryable"]) == (503, "true")
         assert answer.json()["error"]["code"] == (None if kind == "chain_unreachable" else expected)
     assert (await stage.http.post("/release", json=request)).status_code == 200
+
+
+async def test_release_of_a_shallow_claim_is_retryable(client: Party, provider: Party, stage: Stage) -> None:
+    container = client.container(PAYLOAD, ESCROW)
+    job = await claimed(client, provider, container)
+    ground = attrs.evolve(stage.ground, config=attrs.evolve(stage.ground.config, confirmations=2))
+    containers = Containers(ground.database, ground.pins, ground.config.file_retention_seconds)
+    careful = compose_application(ground, stage.relaying, containers, stage.escrow, stage.stopping)
+    request = provider.release(job, container, RESPONSE.public)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(careful), base_url="http://careful") as http:
+        for _ in range(2):
+            answer = await http.post("/release", json=request)
+            assert (code(answer), answer.headers["x-svc-retryable"]) == ((503, "job_read"), "true")
+            await stage.ground.rpc.call("evm_mine")
+        answer = await http.post("/release", json=request)
+    assert opened(answer, container) == PAYLOAD
 
 
 @shows("POST /handover", 403, "escrow_handover_disabled")

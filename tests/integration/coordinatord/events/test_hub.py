@@ -11,10 +11,19 @@ from coordinatord.api.events.events_sql import EventFilter, LoggedEvent
 from coordinatord.api.events.hub import EventHub
 from coordinatord.api.events.listeners import MAX_EVENTS_PER_PIECE, Listener
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.connections import Database
+from coordinatord.storage.database.connections import Database, open_database
+from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.notices import INDEX_MOVED, Notices
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with open_database(database_url, max_size=4) as opened:
+        async with opened.connection() as connection:
+            await migrate(connection)
+        yield opened
 
 
 async def append(database: Database, *jobs: int, model: int = 1, kind: EventKind = EventKind.POSTED) -> list[int]:
@@ -178,3 +187,19 @@ async def test_nothing_is_followed_before_the_log_was_read(database: Database) -
     with pytest.raises(Retryable, match="not loaded yet"):
         async with hub.follow(EventFilter(), None):
             pass
+
+
+async def test_each_listener_gets_a_heartbeat_once_in_a_while(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinatord.api.events.listeners.HEARTBEAT_INTERVAL_S", 0.1)
+    async with (
+        running(database) as hub,
+        hub.follow(EventFilter(), None) as (one, _),
+        hub.follow(EventFilter(model_id=1), None) as (other, _),
+    ):
+        with anyio.fail_after(30):
+            for _ in range(2):
+                for listener in (one, other):
+                    assert not await listener.wait()
+                    assert listener.is_idle

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from common.scalars import base64_of
-from tests.integration.coordinatord.relayer.mining import money_moves, until_pooled
+from tests.integration.coordinatord.relayer.mining import authorization_cancelled, money_moves, until_pooled
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged, until
@@ -223,3 +223,24 @@ async def test_owner_that_cancels_in_the_same_block_is_first_or_pays(
     told = (await client.http.get(f"/v1/jobs/{job}/progress")).json()
     assert (told["status"], told["provisional"]) == ("cancelled", False)
     assert rests(told) == {"post": "block", "claim": "refused", "settle": "refused", "cancel": "block"}
+
+
+async def test_payment_cancelled_in_the_same_block_withdraws_all(client: Party, provider: Party, stage: Stage) -> None:
+    body = await client.paid()
+    job = body["job_id"]
+    async with no_blocks(stage) as running:
+        polled = running.start(polling(provider))
+        await client.http.post("/v1/jobs", json=body, headers=ASYNC)
+        await polled.get()
+        assert (await op(provider, provider.claim(job), **ASYNC)).status_code == 202
+        settled = running.start(lambda: op(provider, provider.settle(job, result=base64_of(RESULT))))
+        await until_true(lambda: stage.fetchval("select count(*) = 3 from relays where state = 'signed'"))
+        await authorization_cancelled(stage.world, client.domains, client.wallet, job)
+        await mined_again(stage)
+        refused = await settled.get()
+        assert (refused.status_code, refused.json()["reason"] in ("NotClaimed", "UnknownJob")) == (409, True)
+        await until_true(lambda: stage.fetchval("select count(*) = 0 from relays where state in ('queued', 'signed')"))
+    told = (await client.http.get(f"/v1/jobs/{job}/progress")).json()
+    assert told["status"] in ("refused", "queued")
+    assert "in_progress" not in told["status"]
+    assert {rests(told)[each] for each in ("claim", "settle")} == {"refused"}

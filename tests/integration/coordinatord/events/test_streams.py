@@ -95,6 +95,13 @@ async def test_what_cannot_be_followed_is_refused_as_it_is_read(client: Party, s
             assert refused.response.status_code == status, path
 
 
+async def test_streams_end_with_a_word_when_the_process_stops(stage: Stage, streams: Streams) -> None:
+    async with streams.open("/evm/events") as followed:
+        await followed.block()
+        stage.ground.events.close()
+        assert "this process stops: reconnect with Last-Event-ID" in await followed.ended()
+
+
 async def test_stream_that_is_left_gives_its_place_back(stage: Stage, streams: Streams) -> None:
     async with streams.open("/evm/events") as followed:
         await followed.block()

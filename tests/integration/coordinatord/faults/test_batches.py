@@ -14,7 +14,8 @@ from coordinatord.api.files.files_sql import object_key
 from coordinatord.run import app
 from coordinatord.storage.database.connections import open_database
 from devnet.world import World
-from tests.integration.coordinatord.scene.batching import Batching, signed_in_batching
+from tests.integration.coordinatord.scene.batching import Batching
+from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, environment, staged
 from tests.support.fakes.budgets import UNLIMITED
 from tests.support.faults.batch_worker_process import batch_worker_process
@@ -28,7 +29,7 @@ KILLS, LINES, MAX_OPEN_LINES = 10, 300, 20
 
 
 @pytest.fixture
-async def quiet(world: World, indexed_deployment: None, database_url: str) -> AsyncIterator[Stage]:
+async def quiet(world: World, database_url: str) -> AsyncIterator[Stage]:
     """A coordinator without relayer and batch workers."""
     seen: list[Seen] = []
     async with staged(world, configured(world, database_url), seen, relayer=False) as stage:
@@ -36,8 +37,12 @@ async def quiet(world: World, indexed_deployment: None, database_url: str) -> As
 
 
 @pytest.fixture
-async def batching(quiet: Stage) -> Batching:
-    return await signed_in_batching(quiet)
+async def batching(world: World, quiet: Stage) -> Batching:
+    wallet = world.wallets.with_role("client")[0]
+    registry = quiet.ground.config.addresses.job_registry
+    owner = Party(wallet_of(wallet), quiet.ground.domains, registry, quiet.http, wallet.box_key)
+    await owner.sign_in()
+    return await Batching.of(quiet, owner)
 
 
 def small_steps(stage: Stage, max_lines: int) -> BatchWorker:

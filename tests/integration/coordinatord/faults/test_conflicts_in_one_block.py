@@ -1,20 +1,22 @@
 """Two conflicting ops in one block, sent through the relayer: exactly one wins."""
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
 import pytest
 
+from common.messages.jobs import Cancel, Settle
 from common.secp256k1 import Wallet
 from coordinatord.chain.contracts import job_registry
-from coordinatord.chain.relayer.outbox_sql import NewRelay
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from coordinatord.chain.relayer.relaying import RefusedByChain, RelayMined
 from devnet.accounts import DevWallets
 from devnet.world import World
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
-from tests.integration.coordinatord.relayer.ops import Ops, hexed, signer
+from tests.integration.coordinatord.relayer.ops import CID, Ops, hexed, raw, signer
 from tests.integration.coordinatord.relayer.running import Stage, stage
 
 pytestmark = pytest.mark.anyio
@@ -45,6 +47,20 @@ async def on(world: World, database_url: str, ops: Ops, wallets: DevWallets) -> 
     async with stage(database_url, world.anvil.rpc_url, coalesce_max=1, index=ops.book) as running:
         running.start(signer(wallets.with_role("relayer")[0]))
         yield running
+
+
+def settle(ops: Ops, provider: Wallet, job: bytes) -> NewRelay:
+    message = Settle(job, 10, int(time.time()))
+    signature = provider.sign(ops.domains.jobs.digest(message))
+    calldata = job_registry.settle_calldata(ops.posted[job].posted, 10, message.issued_at, CID, signature)
+    return NewRelay(RelayKind.SETTLE, job, b"settle" + job, raw(ops.market.jobs), calldata, Priority.EXIT)
+
+
+def cancel(ops: Ops, owner: Wallet, job: bytes) -> NewRelay:
+    message = Cancel(job, int(time.time()))
+    signature = owner.sign(ops.domains.jobs.digest(message))
+    calldata = job_registry.cancel_calldata(ops.posted[job].posted, message.issued_at, signature)
+    return NewRelay(RelayKind.CANCEL, job, b"cancel" + job, raw(ops.market.jobs), calldata, Priority.EXIT)
 
 
 @asynccontextmanager
@@ -81,7 +97,7 @@ async def test_claim_and_cancel_in_one_block_end_with_the_first(
     *, on: Stage, world: World, database_url: str, ops: Ops, owner: Wallet, provider: Wallet, claim_first: bool
 ) -> None:
     job = await posted(on, ops, owner)
-    both = [ops.claim(provider, job), ops.cancel(owner, job)]
+    both = [ops.claim(provider, job), cancel(ops, owner, job)]
     first, second = both if claim_first else reversed(both)
     async with relayed_into_one_block(on, world, first, second) as outcomes:
         pass
@@ -101,7 +117,7 @@ async def test_settle_and_reclaim_in_one_block_end_the_job_once(
     assert isinstance(await on.relaying.relay(ops.claim(provider, job)), RelayMined)
     claimed_at = await on.fetchval("select claimed_at from jobs where job_id = $1", job)
     assert isinstance(claimed_at, int)
-    op = ops.settle(provider, job)
+    op = settle(ops, provider, job)
     async with relayed_into_one_block(on, world, op) as outcomes:
         reclaim = {
             "from": hexed(owner.address),  # any account may

@@ -25,7 +25,7 @@ from coordinatord.storage.database import locks
 from coordinatord.storage.pins import objects_sql
 from devnet.world import World
 from tests.integration.coordinatord.scene.batching import Batching
-from tests.integration.coordinatord.scene.party import Body, Party
+from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
 from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged
 from tests.integration.coordinatord.webhooks.receiver import receiving
 from tests.support.faults.foreign_errors import ForeignErrors, logged_exceptions
@@ -157,7 +157,11 @@ async def until_done(act: Callable[[], Awaitable[httpx.Response]], status: int) 
 @pytest.mark.long
 async def test_foreign_errors_end_neither_daemon_nor_task(watched: Watched) -> None:
     stage = watched.stage
-    client, provider = (stage.party_of(stage.world.wallets.with_role(role)[0]) for role in ("client", "provider"))
+    wallets, registry = stage.world.wallets, stage.ground.config.addresses.job_registry
+    client, provider = (
+        Party(wallet_of(wallet), stage.ground.domains, registry, stage.http, wallet.box_key)
+        for wallet in (wallets.with_role("client")[0], wallets.with_role("provider")[0])
+    )
     await client.sign_in()
     await provider.sign_in("provider")
     activity = Activity(client, provider, await Batching.of(stage, client))

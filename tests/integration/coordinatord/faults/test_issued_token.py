@@ -4,13 +4,11 @@ delegate to code (EIP-7702) between their post and its claim."""
 from collections.abc import AsyncIterator
 from typing import Any
 
-import anyio
 import attrs
 import pytest
 from eth_account import Account
 from eth_utils.address import to_checksum_address
 
-from common.api.states import EndedBecause
 from common.scalars import base64_of
 from devnet.accounts import DevWallets
 from devnet.anvil import CHAIN_ID, Anvil
@@ -18,13 +16,11 @@ from devnet.contracts import SigningNode, connect_to_chain, contract_at, deploy_
 from devnet.market import open_market
 from devnet.world import World
 from tests.integration.coordinatord.faults.invariants import all_violations
-from tests.integration.coordinatord.scene.party import Party
+from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.integration.coordinatord.scene.stage import Stage, configured, staged
 from tests.support.invariants.funds import read_uint
 
 pytestmark = pytest.mark.anyio
-
-SLA = 60
 
 
 @pytest.fixture
@@ -42,18 +38,23 @@ async def stage(issued_world: World, database_url: str) -> AsyncIterator[Stage]:
         yield stage
 
 
+def party(stage: Stage, world: World, role: str) -> Party:
+    wallet = world.wallets.with_role(role)[0]
+    registry = stage.ground.config.addresses.job_registry
+    return Party(wallet_of(wallet), stage.ground.domains, registry, stage.http, wallet.box_key)
+
+
+async def provider_of(stage: Stage, world: World) -> Party:
+    provider = party(stage, world, "provider")
+    await provider.sign_in("provider")
+    return provider
+
+
 async def issuer(world: World, method: str, *arguments: object) -> None:
     async with connect_to_chain(world.anvil.rpc_url) as chain:
         await chain.send(
             contract_at(chain, "IssuedToken", world.market.token), world.wallets.admin.address, method, *arguments
         )
-
-
-async def until_reclaimed(stage: Stage, job: str) -> None:
-    """Wait for the coordinator's own reclaim."""
-    with anyio.fail_after(60):
-        while (await stage.http.get(f"/v1/jobs/{job}")).json()["svc"]["ended_because"] != EndedBecause.RECLAIM:  # noqa: ASYNC110 - the index tells nobody
-            await anyio.sleep(0.05)
 
 
 async def refused(provider: Party, job: str) -> object:
@@ -63,23 +64,19 @@ async def refused(provider: Party, job: str) -> object:
 
 @pytest.mark.long
 async def test_life_of_a_job_with_every_trouble_that_an_issuer_makes(
-    issued_world: World, stage: Stage, client: Party, provider: Party, database_url: str
+    issued_world: World, stage: Stage, database_url: str
 ) -> None:
     world, book = issued_world, stage.ground.config.addresses
+    client, provider = party(stage, world, "client"), await provider_of(stage, world)
     owner = to_checksum_address(client.address)
     settled, failed, later = [str((await client.post())["job_id"]) for _ in range(3)]
-    overdue = str((await client.post(sla_secs=SLA))["job_id"])
-    for job in (settled, failed, overdue):
+    for job in (settled, failed):
         assert (await provider.run(provider.claim(job))).status_code == 201
     await issuer(world, "blacklist", owner)
     assert await refused(provider, later) == (409, "PaymentRefused")
     assert (await provider.run(provider.settle(settled, 10, result=base64_of(b"result")))).status_code == 201
     await issuer(world, "pause")
-    assert await refused(provider, later) == (409, "PaymentRefused")
     assert (await provider.run(provider.fail(failed))).status_code == 201
-    await world.anvil.call("evm_increaseTime", SLA + 1)
-    await world.anvil.call("evm_mine")
-    await until_reclaimed(stage, overdue)
     await issuer(world, "unpause")
     owed = await read_uint(stage.ground.rpc, book.job_registry, "credit(address)", client.wallet.address)
     assert owed > 0
@@ -97,10 +94,9 @@ async def test_life_of_a_job_with_every_trouble_that_an_issuer_makes(
     assert await all_violations(database_url, world.anvil.rpc_url, book) == []
 
 
-async def test_payer_delegating_to_code_is_refused_until_undone(
-    issued_world: World, stage: Stage, client: Party, provider: Party
-) -> None:
+async def test_payer_delegating_to_code_is_refused_until_undone(issued_world: World, stage: Stage) -> None:
     world = issued_world
+    client, provider = party(stage, world, "client"), await provider_of(stage, world)
     job = str((await client.post())["job_id"])
     submission = await client.paid()
     async with connect_to_chain(world.anvil.rpc_url) as chain:

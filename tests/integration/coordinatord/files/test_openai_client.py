@@ -75,3 +75,15 @@ async def test_expiry_must_equal_the_retention(sdk: openai.AsyncOpenAI, batching
     assert batch.status == "validating"
     count = await stage.fetchval("select count(*) from files where purpose = 'batch'")
     assert count == 1  # nothing of the refused upload is left
+
+
+async def test_client_pages_cancels_and_reads_errors(sdk: openai.AsyncOpenAI, batching: Batching) -> None:
+    waits = await batching.create(batching.submitter.line())
+    ids = [(await batching.create(b"{}"))["id"] for _ in range(4)]
+    assert [batch.id async for batch in sdk.batches.list(limit=2)] == [*reversed(ids), waits["id"]]
+    assert (await sdk.batches.cancel(waits["id"])).status == "cancelling"
+    with pytest.raises(openai.BadRequestError) as refused:
+        await sdk.batches.create(input_file_id="file-none", endpoint="/v1/responses", completion_window="24h")
+    assert refused.value.code == "invalid_input_file"
+    with pytest.raises(openai.NotFoundError):
+        await sdk.batches.retrieve("batch_none")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.stage import Stage
+from tests.support.fakes.submissions import jsonl
 
 pytestmark = pytest.mark.anyio
 
@@ -128,3 +129,15 @@ async def test_what_the_page_says_does_not_work_is_refused_as_it_says(sdk: opena
             await act(sdk)
         came[call] = f"{refused.value.status_code} {refused.value.code or refused.value.type}"
     assert came == told
+
+
+async def test_expires_after_must_agree_with_the_retention(sdk: openai.AsyncOpenAI, stage: Stage) -> None:
+    lines, retention = ("lines.jsonl", jsonl([b"{}"])), stage.ground.config.file_retention_seconds
+    agreed = await sdk.files.create(
+        file=lines, purpose="batch", expires_after={"anchor": "created_at", "seconds": retention}
+    )
+    assert agreed.purpose == "batch"
+    with pytest.raises(openai.BadRequestError) as refused:
+        await sdk.files.create(file=lines, purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600})
+    assert "expires_after" in str(refused.value.param)
+    assert str(retention) in refused.value.message

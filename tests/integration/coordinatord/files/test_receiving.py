@@ -14,7 +14,8 @@ from coordinatord.api.files.files_sql import FileRow, new_file_id
 from coordinatord.base.errors import Retryable
 from coordinatord.http.uploads import MAX_UPLOAD_MEMORY_BYTES
 from coordinatord.run.janitor import Janitor
-from coordinatord.storage.database.connections import Database
+from coordinatord.storage.database.connections import Database, open_database
+from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.pins.containers import Containers
 from coordinatord.storage.pins.requests import RequestSigner, StoreRequests
 from coordinatord.storage.pins.store import PinningStore, bucket_url, open_pin_store
@@ -28,6 +29,14 @@ pytestmark = pytest.mark.anyio
 MIB = 1 << 20
 OWNER = b"\x01" * 20
 RETENTION = 2_592_000
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with open_database(database_url, max_size=8) as database:
+        async with database.connection() as connection:
+            await migrate(connection)
+        yield database
 
 
 @pytest.fixture
@@ -100,7 +109,7 @@ async def test_upload_is_stored_whole_with_what_was_learnt_on_the_way(files: Fil
     assert await read(files, row, 2, 4) == b'a":'
 
 
-@pytest.mark.parametrize(("size", "in_parts"), [(8 * MIB, False), (8 * MIB + 1, True)])
+@pytest.mark.parametrize(("size", "in_parts"), [(8 * MIB, False), (8 * MIB + 1, True), (19 * MIB, True)])
 async def test_content_above_8_mib_is_uploaded_in_parts(
     files: FileStore, faults: Faults, requests: StoreRequests, size: int, *, in_parts: bool
 ) -> None:

@@ -1,10 +1,13 @@
 """Sums of stored sizes, and retention of content without a result, in the tables alone."""
 
+from collections.abc import AsyncIterator
+
 import pytest
 
 from coordinatord.api.files import files_sql
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.connections import Connection, open_database
+from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.pins import objects_sql, storage_budgets
 from coordinatord.storage.pins.objects_sql import NewObject
 from coordinatord.storage.pins.storage_budgets import StorageBudgets
@@ -16,9 +19,12 @@ OWNER = b"\x0a" * 20
 MONTH, SHORT = 2_592_000, 100
 
 
-@pytest.fixture(autouse=True)
-async def _index(connection: Connection) -> None:
-    await begin_index(connection)
+@pytest.fixture
+async def connection(database_url: str) -> AsyncIterator[Connection]:
+    async with open_database(database_url, max_size=2) as database, database.connection() as opened:
+        await migrate(opened)
+        await begin_index(opened)
+        yield opened
 
 
 async def sums(connection: Connection) -> dict[str, tuple[int, int]]:

@@ -14,7 +14,7 @@ from devnet.ports import LOOPBACK, pick_free
 from devnet.world import World
 from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.integration.coordinatord.scene.running import Coordinator, running, start, until_ready
-from tests.integration.coordinatord.scene.stage import configured, environment
+from tests.integration.coordinatord.scene.stage import configured, environment, until
 from tests.support.faults.tcp_proxy import Trouble, tcp_proxy
 
 pytestmark = pytest.mark.anyio
@@ -34,8 +34,42 @@ async def client(world: World, database_url: str, coordinator: Coordinator) -> A
         yield Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)
 
 
+async def _until_broadcast(world: World) -> None:
+    """Wait for a pending transaction, so that its request is in flight."""
+    with anyio.fail_after(60):
+        while (await world.anvil.call("txpool_status"))["pending"] == "0x0":  # noqa: ASYNC110 - anvil tells nobody
+            await anyio.sleep(0.05)
+
+
+async def test_sigterm_drains_requests_and_exits_0(world: World, coordinator: Coordinator, client: Party) -> None:
+    body = await client.paid()
+    await world.anvil.call("evm_setAutomine", False)
+    answers: list[httpx.Response] = []
+
+    async def post() -> None:
+        answers.append(await client.http.post("/v1/jobs", json=body))
+
+    async def until_stopping() -> None:
+        """Wait for readiness to fail while the port still listens."""
+        async with httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False) as http:
+            while (await http.get("/readyz")).status_code == 200:
+                pass
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(post)
+            await _until_broadcast(world)
+            coordinator.terminate()
+            with anyio.fail_after(60):
+                await until_stopping()
+            await world.anvil.call("evm_mine")
+    finally:
+        await world.anvil.call("evm_setAutomine", True)
+    assert answers[0].status_code == 201
+    assert await coordinator.exit_status() == 0
+
+
 async def test_metrics_tell_requests_by_route_and_status(coordinator: Coordinator, client: Party) -> None:
-    assert coordinator.resident_bytes() <= 150 * 2**20  # before its first request
     await client.http.get("/v1/jobs/0x" + "12" * 32)
     async with httpx.AsyncClient(trust_env=False) as http:
         metrics = (await http.get(coordinator.metrics_url)).text
@@ -47,13 +81,47 @@ async def test_metrics_tell_requests_by_route_and_status(coordinator: Coordinato
     assert "coordinatord_index_lag_blocks" in metrics
 
 
+async def test_idle_coordinator_holds_at_most_150_mib(coordinator: Coordinator) -> None:
+    assert coordinator.resident_bytes() <= 150 * 2**20
+
+
+@pytest.mark.long
+async def test_killed_coordinator_finds_its_relay_again_and_posts_once(
+    world: World, database_url: str, coordinator: Coordinator, client: Party
+) -> None:
+    body = await client.paid()
+    await world.anvil.call("evm_setAutomine", False)
+
+    async def post_in_vain() -> None:
+        with pytest.raises(httpx.TransportError):
+            await client.http.post("/v1/jobs", json=body)
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(post_in_vain)
+            await _until_broadcast(world)
+            coordinator.process.kill()
+    finally:
+        await world.anvil.call("evm_setAutomine", True)
+    await world.anvil.call("evm_mine")
+    async with (
+        running(environment(world, database_url), pick_free(), pick_free()) as second,
+        httpx.AsyncClient(base_url=second.base_url, trust_env=False, timeout=30) as http,
+    ):
+        found = await until(lambda: http.get(f"/v1/jobs/{body['job_id']}"), 200)  # ready allows a small lag
+        assert found.json()["status"] == "queued"
+        again = await http.post("/v1/jobs", json=body)
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "DuplicateJob")
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
+        ({"chainId": 1}, b"chainId"),
         ({"tokenDomain": {"name": "Other", "version": "1"}}, b"paytoken"),
         ({"askRegistry": "0x" + "11" * 20}, b"askRegistry"),
     ],
-    ids=["another token domain", "no contract there"],
+    ids=["another chain", "another token domain", "no contract there"],
 )
 async def test_boot_stops_at_a_chain_that_is_not_the_address_books(
     world: World, database_url: str, change: dict[str, object], told: bytes

@@ -5,9 +5,18 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.migration import migrate
 from devnet.world import World
 from tests.integration.coordinatord.indexer.scene import Scene, open_scene
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with open_database(database_url, max_size=4) as opened:
+        async with opened.connection() as connection:
+            await migrate(connection)
+        yield opened
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ class Market:
         return row["state"], row["ended_because"]
 
 
-@pytest.mark.parametrize("journal_blocks", [0, 64])
+@pytest.mark.parametrize("journal_blocks", [0, 1, 64])
 async def test_open_job_is_marked_by_the_first_block_after_its_expiry(
     connection: "asyncpg.Connection[asyncpg.Record]", journal_blocks: int
 ) -> None:

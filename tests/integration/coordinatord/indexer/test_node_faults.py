@@ -142,30 +142,30 @@ def spoilt(_params: Any, logs: Any) -> Any:
     return [{**log, "data": log["data"][:-2]} for log in logs]
 
 
-def no_such_block(params: Any, block: Any) -> Any:
-    return block if params[0] == "latest" else None
-
-
-LIES_AND_FAILURES: list[Fault] = [
-    ErrorAnswer("eth_getLogs", -32005, "daily request count exceeded, request rate limited"),
-    ErrorAnswer("eth_getBlockByNumber", -32601, "method not found"),
-    ErrorAnswer("eth_getBlockByNumber", -32603, "internal error"),
-    HttpStatus("eth_getLogs", 503),
-    HttpStatus("eth_getBlockByNumber", 429),
-    Hang("eth_getLogs"),
-    Truncate("eth_getLogs"),
-    withheld_logs(),
-    logs_of_another_block(),
-    Rewrite("eth_getBlockByNumber", other_header),
-    Rewrite("eth_getBlockByNumber", no_such_block),
-    Rewrite("eth_getLogs", spoilt),
-    HttpStatus("eth_getLogs", 200, b"<html>"),
+LIES_AND_FAILURES: list[tuple[str, Fault]] = [
+    ("limit", ErrorAnswer("eth_getLogs", -32005, "daily request count exceeded, request rate limited")),
+    ("internal", ErrorAnswer("eth_getLogs", -32603, "internal error")),
+    ("no method", ErrorAnswer("eth_getBlockByNumber", -32601, "method not found")),
+    ("head fails", ErrorAnswer("eth_getBlockByNumber", -32603, "internal error")),
+    ("5xx", HttpStatus("eth_getLogs", 503)),
+    ("429", HttpStatus("eth_getBlockByNumber", 429)),
+    ("hang", Hang("eth_getLogs")),
+    ("truncated", Truncate("eth_getLogs")),
+    ("withheld logs", withheld_logs()),
+    ("logs of another block", logs_of_another_block()),
+    ("unlinked headers", Rewrite("eth_getBlockByNumber", other_header)),
+    ("no such block", Rewrite("eth_getBlockByNumber", lambda params, block: block if params[0] == "latest" else None)),
+    ("malformed logs", Rewrite("eth_getLogs", spoilt)),
+    ("not JSON-RPC", HttpStatus("eth_getLogs", 200, b"<html>")),
 ]
 
 
+@pytest.mark.parametrize(
+    "fault", [fault for _, fault in LIES_AND_FAILURES], ids=[name for name, _ in LIES_AND_FAILURES]
+)
 @pytest.mark.parametrize("backfill", [False, True], ids=["near the head", "in backfill"])
 async def test_faulty_node_stops_the_index_unchanged(
-    scene: Scene, behind: Behind, connection: Connection, backfill: bool
+    scene: Scene, behind: Behind, connection: Connection, fault: Fault, backfill: bool
 ) -> None:
     await behind.follower.catch_up(connection)
     assert (await behind.readiness.report()).reason == "ready"
@@ -173,12 +173,11 @@ async def test_faulty_node_stops_the_index_unchanged(
     await scene.play(4, 4)
     if backfill:
         await scene.world.anvil.call("anvil_mine", hex(JOURNAL_BLOCKS + 1))
-    for fault in LIES_AND_FAILURES:
-        with behind.proxy.fault(fault):
-            with pytest.raises(Retryable):
-                await behind.follower.catch_up(connection)
-            assert await index_rows(connection) == before, fault
-            assert (await behind.readiness.report()).ready is False
+    with behind.proxy.fault(fault):
+        with pytest.raises(Retryable):
+            await behind.follower.catch_up(connection)
+        assert await index_rows(connection) == before
+        assert (await behind.readiness.report()).ready is False
     await behind.follower.catch_up(connection)
     assert (await behind.readiness.report()).reason == "ready"
     await scene.check()
@@ -237,6 +236,12 @@ async def test_missing_logs_are_detected_and_recovered(
     async with indexing(database, behind.source, scene.world) as running:
         await running.until_at(await scene.moves.chain.web3.eth.block_number)
     await scene.check()
+
+
+async def test_readiness_without_a_node_is_chain_unreachable(behind: Behind, connection: Connection) -> None:
+    with behind.proxy.fault(HttpStatus("*", 502)):
+        report = await behind.readiness.report()
+    assert (report.reason, report.cursor, report.head_block, report.lag) == ("chain_unreachable", None, None, None)
 
 
 async def test_readiness_names_cold_start_then_trailing_then_ready(

@@ -57,12 +57,12 @@ def undone() -> float:
 
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["block by block", "many blocks together"])
-@pytest.mark.parametrize("beyond", [0, 1])
+@pytest.mark.parametrize("window", [3, 8])
+@pytest.mark.parametrize("beyond", [-1, 0, 1, 3])
 async def test_a_fork_at_the_edge_leaves_the_index_of_a_fresh_replay(
-    connection: Connection, beyond: int, *, at_once: bool
+    connection: Connection, window: int, beyond: int, *, at_once: bool
 ) -> None:
     await forget(connection)
-    window = 8
     growing, before = Growing(connection, window), undone()
     await growing.grow(HEIGHT, at_once=False)
     growing.fork(window + beyond)

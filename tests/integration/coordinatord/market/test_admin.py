@@ -158,3 +158,11 @@ def test_provider_allowed_all_models_cannot_lose_one(office: Office) -> None:
     office.send("allow-all-models", "1", "yes")
     with pytest.raises(CommandFailed, match="run `allow-all-models 1 no` first"):
         office.run("allow-model", "1", "7", "no", "--calldata")
+
+
+def test_calldata_for_people_names_what_it_does(office: Office) -> None:
+    text = office.run("fees", "10", "20", "--calldata")
+    jobs = Contract("JobRegistry", "0x" + office.book.job_registry.hex())
+    assert "JobRegistry: fees of 10 bps and 20 for jobs posted from now on" in text
+    assert "value  0" in text
+    assert "0x" + jobs.calldata("setFees", 10, 20).hex() in text

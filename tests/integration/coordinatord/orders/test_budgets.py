@@ -13,7 +13,7 @@ from coordinatord.base.metrics import REGISTRY
 from devnet.contracts import connect_to_chain, contract_at
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.new_wallets import fund, wallet_with
-from tests.integration.coordinatord.scene.party import Party
+from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.stage import Stage
 
 pytestmark = pytest.mark.anyio
@@ -160,6 +160,20 @@ async def test_empty_wallet_is_told_what_to_send_and_where(stage: Stage) -> None
     assert refused.json()["error"]["message"] == f"{said} to {empty.address}"
 
 
+async def test_of_two_posts_at_once_on_one_balance_one_is_taken(stage: Stage) -> None:
+    poor = await wallet_with(stage, COST + COST // 2)
+    bodies = [await poor.paid() for _ in range(2)]
+    ends: list[tuple[int, str | None]] = []
+
+    async def submit(body: Body) -> None:
+        ends.append(code(await stage.http.post("/v1/jobs", json=body)))
+
+    async with anyio.create_task_group() as tasks:
+        for body in bodies:
+            tasks.start_soon(submit, body)
+    assert sorted(ends) == [(201, None), (409, "InsufficientBalance")]
+
+
 # --- batches -------------------------------------------------------------------------------------------------
 
 
@@ -212,6 +226,21 @@ async def test_inline_containers_count_for_their_owner(stage: Stage, newcomer: P
     await newcomer.post(container=newcomer.container(payload))
     assert refusal(await stage.http.post("/v1/jobs", json=await newcomer.paid(newcomer.container(payload)))) == BUSY
     assert await stage.fetchval("select count(*) from relays") == 1
+
+
+async def test_upload_of_a_cancelled_job_keeps_its_expiry(stage: Stage, newcomer: Party) -> None:
+    await newcomer.sign_in()
+    content = newcomer.container()
+    upload = (await newcomer.upload("input", content)).json()
+    paid = {name: value for name, value in (await newcomer.paid(content)).items() if name != "container"}
+    answer = await stage.http.post("/v1/jobs", json={**paid, "container_cid": upload["svc"]["cid"]})
+    assert answer.status_code == 201, answer.text
+    config = stage.ground.config
+    assert await told_life(newcomer, upload["id"]) == config.file_retention_seconds
+    job = paid["job_id"]
+    assert (await stage.http.post(f"/v1/jobs/{job}/cancel", json=newcomer.cancel(job))).status_code == 200
+    await stage.sweep()
+    assert await told_life(newcomer, upload["id"]) == config.file_retention_seconds
 
 
 async def test_files_of_a_batch_without_a_result_are_kept_for_days(stage: Stage, newcomer: Party) -> None:

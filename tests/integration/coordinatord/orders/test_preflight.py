@@ -87,6 +87,12 @@ async def test_order_without_payment_is_checked_on_chain(client: Party, stage: S
     assert (poor["ok"], named(poor)) == (False, ["InsufficientBalance"])
 
 
+async def test_unexplained_chain_refusal_is_named(client: Party, stage: Stage) -> None:
+    body = await client.paid()
+    await stage.world.anvil.call("anvil_dealERC20", client.address, stage.world.market.token, "0x0")
+    assert named(await checked(stage, body)) == ["InsufficientBalance"]
+
+
 async def test_owner_over_its_gas_budget_is_told(client: Party, stage: Stage) -> None:
     await stage.execute(BOOK, client.wallet.address, 10**12, 0)
     told = await checked(stage, client.order())

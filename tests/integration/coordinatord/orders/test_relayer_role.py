@@ -1,5 +1,6 @@
 """The relayer's account loses its role and gets it back. No caller is blamed, and no op is lost."""
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import anyio
@@ -74,6 +75,18 @@ async def test_missing_role_makes_unready_and_ops_retryable(
     assert (await stage.http.post("/v1/jobs", json=paid)).status_code == 201
 
 
+async def test_queued_post_survives_the_loss_of_the_role(stage: Stage, client: Party, granted: GRANT) -> None:
+    """The preflight passed, and the relayer finds the refusal."""
+    paid = await client.paid()
+    await granted(False)
+    await until(lambda: stage.http.get("/readyz"), 503)
+    stage.relaying._role = None  # submissions are accepted although the role is gone
+    with stage.node.answering(passing_trial):
+        refused = await stage.http.post("/v1/jobs", json=paid)
+    assert_may_be_repeated(refused)
+    assert await stage.fetchval("select count(*) from relays where state = 'refused'") == 0
+
+
 async def test_settle_outlives_the_queue_timeout_without_role(
     stage: Stage, client: Party, provider: Party, granted: GRANT, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +120,22 @@ async def granted_in_metrics(world: World, value: float) -> None:
     with anyio.fail_after(60):
         while role_metric(world) != value:  # noqa: ASYNC110 - nobody tells
             await anyio.sleep(0.05)
+
+
+def passing_trial(request: httpx.Request) -> httpx.Response | None:
+    """Answer the submission's only request as if the account had its role."""
+    if b"eth_getCode" not in request.content:
+        return None
+    calls = json.loads(request.content)
+    answers = []
+    for call in calls:
+        result = "0x"
+        if call["method"] == "eth_call":
+            result = "0x" + (10**12).to_bytes(32, "big").hex() if "from" not in call["params"][0] else "0x"
+            if call["params"][0]["data"][:10] != "0x70a08231" and "from" not in call["params"][0]:
+                result = "0x" + (1).to_bytes(32, "big").hex()
+        answers.append({"jsonrpc": "2.0", "id": call["id"], "result": result})
+    return httpx.Response(200, json=answers)
 
 
 def assert_may_be_repeated(answer: httpx.Response) -> None:

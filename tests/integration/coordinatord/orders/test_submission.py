@@ -1,12 +1,16 @@
+import json
+import time
 from math import ceil
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 
 from common.container import commitment_of
 from common.scalars import base64_of, hex_of
 from coordinatord.storage.pins.store import PART_BYTES
+from devnet.catalogue import SLA_WINDOWS_S
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.specification import CONTRACT_ERROR
@@ -61,9 +65,36 @@ async def test_submission_posts_once_and_then_is_a_duplicate(client: Party, stag
     assert await stage.stored(f"containers/{body['job_id'][2:]}")
 
 
-@shows("POST /v1/jobs", 400, "invalid_request_error")
-async def test_malformed_field_is_named(client: Party, stage: Stage) -> None:
-    cases: list[tuple[Body, str]] = [
+async def test_same_submission_sent_at_once_shares_one_relay(client: Party, stage: Stage) -> None:
+    body = await client.paid()
+    await stage.world.anvil.call("evm_setAutomine", False)
+    answers: list[Any] = []
+
+    async def send() -> None:
+        answers.append(await stage.http.post("/v1/jobs", json=body))
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(send)
+            with anyio.fail_after(60):
+                signed = "select count(*) from relays where state = 'signed'"
+                while await stage.fetchval(signed) == 0:  # noqa: ASYNC110 - the relayer's event is its own
+                    await anyio.sleep(0.02)
+            await stage.world.anvil.call("evm_mine")
+    finally:
+        await stage.world.anvil.call("evm_setAutomine", True)
+    statuses = sorted(answer.status_code for answer in answers)
+    hashes = {answer.json()["tx_hash"] for answer in answers if answer.status_code == 201}
+    assert set(statuses) <= {201, 409}  # later requests find the job posted
+    assert 201 in statuses
+    assert len(hashes) == 1
+    assert await stage.fetchval("select count(*) from relays where state = 'mined'") == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "param"),
+    [
         ({"owner": "0x00"}, "owner"),
         ({"signature": "0x1234"}, "signature"),
         ({"signature": None}, "signature"),
@@ -77,15 +108,31 @@ async def test_malformed_field_is_named(client: Party, stage: Stage) -> None:
         ({"units_in": str(2**32)}, "units_in"),
         ({"expires_at": 0}, "expires_at"),
         ({"auth_sig": "0x12"}, "auth_sig"),
-    ]
-    for changed, param in cases:
-        answer = await stage.http.post("/v1/jobs", json=client.order() | changed)
-        error = answer.json()["error"]
-        assert (answer.status_code, error["param"], error["code"]) == (400, param, None), changed
+    ],
+)
+@shows("POST /v1/jobs", 400, "invalid_request_error")
+async def test_malformed_field_is_named(client: Party, stage: Stage, changed: Body, param: str) -> None:
+    answer = await stage.http.post("/v1/jobs", json=client.order() | changed)
+    assert (answer.status_code, answer.json()["error"]["param"], answer.json()["error"]["code"]) == (400, param, None)
 
 
-async def test_body_that_parsers_disagree_about_is_refused(stage: Stage) -> None:
-    for raw in (
+@pytest.mark.parametrize(
+    ("changed", "param"),
+    [
+        ({"expires_at": int(time.time()) - 1}, "expires_at"),
+        ({"expires_at": int(time.time()) + 90_000}, "expires_at"),
+        ({"sla_secs": 86_401}, "sla_secs"),
+    ],
+    ids=["expired", "too far", "sla too long"],
+)
+async def test_signed_terms_out_of_range_are_named(client: Party, stage: Stage, changed: Body, param: str) -> None:
+    answer = await stage.http.post("/v1/jobs", json=client.order(**changed))
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
         b"",
         b"[]",
         b"{",
@@ -96,14 +143,16 @@ async def test_body_that_parsers_disagree_about_is_refused(stage: Stage) -> None
         b'{"c":"\\u0000"}',
         b'{"c":"\\ud800"}',
         b"\xff",
-    ):
-        answer = await stage.http.post("/v1/jobs", content=raw)
-        assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error"), raw[:20]
+    ],
+    ids=["empty", "array", "cut", "twice", "nan", "huge", "deep", "nul", "surrogate", "not utf-8"],
+)
+async def test_body_that_parsers_disagree_about_is_refused(stage: Stage, raw: bytes) -> None:
+    answer = await stage.http.post("/v1/jobs", content=raw)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
 @shows("POST /v1/jobs", 400, "cap_overflow")
 @shows("POST /v1/jobs", 400, "invalid_order_signature")
-@shows("POST /v1/jobs", 400, "invalid_payment_signature")
 async def test_order_that_overflows_or_is_anothers_is_refused(client: Party, stranger: Party, stage: Stage) -> None:
     huge = client.order(rate_in=2**128 - 1, units_in=2**32 - 1)
     assert (await stage.http.post("/v1/jobs", json=huge)).json()["error"]["code"] == "cap_overflow"
@@ -114,9 +163,6 @@ async def test_order_that_overflows_or_is_anothers_is_refused(client: Party, str
     for wrong in (forged, theirs, v0):
         answer = await stage.http.post("/v1/jobs", json=wrong)
         assert answer.json()["error"]["code"] == "invalid_order_signature"
-    paid = await client.paid()
-    answer = await stage.http.post("/v1/jobs", json=stranger.pay(paid, int(paid["amount"])))
-    assert answer.json()["error"]["code"] == "invalid_payment_signature"
 
 
 @shows("POST /v1/jobs", 400, "container_without_payment")
@@ -134,6 +180,24 @@ async def test_payment_and_container_come_together_and_in_one_way(client: Party,
     ):
         answer = await stage.http.post("/v1/jobs", json=body)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
+
+
+@shows("POST /v1/jobs", 400, "invalid_payment_signature")
+async def test_payment_by_another_wallet_is_refused(client: Party, stranger: Party, stage: Stage) -> None:
+    body = await client.paid()
+    forged = stranger.pay(body, int(body["amount"]))
+    answer = await stage.http.post("/v1/jobs", json=forged)
+    assert answer.json()["error"]["code"] == "invalid_payment_signature"
+
+
+@shows("POST /v1/jobs", 409)
+async def test_outdated_amount_is_answered_with_a_fresh_quote(client: Party, stage: Stage) -> None:
+    body = await client.paid()
+    cheap = client.pay(body, int(body["amount"]) - 1)
+    answer = await stage.http.post("/v1/jobs", json=cheap)
+    assert answer.status_code == 409
+    assert answer.json()["quote"]["amount"] == body["amount"]
+    assert answer.headers["x-svc-retryable"] == "false"
 
 
 @shows("POST /v1/jobs", 400, "too_short")
@@ -159,12 +223,20 @@ async def test_base64_with_two_spellings_is_refused(client: Party, stage: Stage)
 
 
 @shows("POST /v1/jobs", 400, "payer_has_code")
-async def test_payer_with_code_is_refused(client: Party, stage: Stage) -> None:
+@pytest.mark.parametrize("code", ["0x6001", "0xef0100" + "11" * 20], ids=["contract", "delegation"])
+async def test_payer_with_code_is_refused(client: Party, stage: Stage, code: str) -> None:
     body = await client.paid()
-    for code in ("0x6001", "0xef0100" + "11" * 20):  # a contract, and a delegation to one
-        await stage.world.anvil.call("anvil_setCode", client.address, code)
-        answer = await stage.http.post("/v1/jobs", json=body)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "payer_has_code")
+    await stage.world.anvil.call("anvil_setCode", client.address, code)
+    answer = await stage.http.post("/v1/jobs", json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "payer_has_code")
+
+
+async def test_model_and_window_that_the_chain_does_not_take_are_named(client: Party, stage: Stage) -> None:
+    for changed, param in (({"model_id": 999}, "model_id"), ({"sla_secs": 7}, "sla_secs")):
+        answer = await stage.http.post("/v1/jobs", json=await client.paid(**changed))
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"], error["code"]) == (400, param, None)
+    assert f"one of {', '.join(map(str, sorted(SLA_WINDOWS_S)))} (" in error["message"]
 
 
 @shows("POST /v1/jobs", 409, CONTRACT_ERROR)
@@ -205,3 +277,11 @@ async def test_largest_inline_container_is_posted_through_parts(client: Party, s
     assert len(parts) > 1
     assert await stage.ground.pins.get(f"containers/{posted['job_id'][2:]}") == container
     assert commitment_of(container).length == len(container)
+
+
+async def test_encoded_body_is_refused(client: Party, stage: Stage) -> None:
+    raw = json.dumps(client.order()).encode()
+    answer = await stage.http.post("/v1/jobs", content=raw, headers={"content-encoding": "gzip"})
+    assert answer.status_code == 400
+    plain = await stage.http.post("/v1/jobs", content=raw, headers={"content-encoding": "identity"})
+    assert plain.status_code == 402

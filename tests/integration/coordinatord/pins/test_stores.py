@@ -18,6 +18,7 @@ from coordinatord.base.http_client import open_http
 from coordinatord.run.config import Config
 from coordinatord.run.dependencies import open_pin_store
 from coordinatord.storage.database.connections import open_database
+from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.pins.addressed import PlainS3Store
 from coordinatord.storage.pins.kubo import KuboStore
 from coordinatord.storage.pins.pinned_sql import PinnedKeys
@@ -69,6 +70,8 @@ class _Opened:
     async def __aenter__(self) -> PinStore:
         url = self._config.database_url.reveal()
         database = await self._stack.enter_async_context(open_database(url, max_size=4))
+        async with database.connection() as connection:
+            await migrate(connection)
         return await open_pin_store(self._config, PinnedKeys(database), self._stack)
 
     async def __aexit__(self, *_: object) -> None:
@@ -203,7 +206,7 @@ async def test_kubo_keeps_held_content_through_garbage_collection(store: PinStor
     assert (await store.read_repo_stat()).StorageMax > 0
 
 
-@pytest.mark.parametrize("content", [b"", os.urandom(1 << 18)])
+@pytest.mark.parametrize("content", [b"hello", b"", os.urandom(1 << 18)])
 async def test_kubo_that_answers_a_cid_of_version_0_is_understood(
     world: World, database_url: str, content: bytes
 ) -> None:

@@ -10,7 +10,6 @@ from devnet.market import DevnetMarket
 from devnet.world import World
 from tests.integration.conftest import Services
 from tests.integration.coordinatord.relayer.ops import Ops, signer
-from tests.integration.coordinatord.relayer.running import Bench
 from tests.support.faults.rpc_proxy import rpc_proxy
 from tests.support.faults.write_ahead import WriteAhead
 
@@ -50,10 +49,3 @@ def client(wallets: DevWallets) -> Wallet:
 @pytest.fixture
 def provider(wallets: DevWallets, market: DevnetMarket) -> Wallet:
     return signer(wallets.with_role("provider")[0])
-
-
-@pytest.fixture
-def bench(
-    *, world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, provider: Wallet
-) -> Bench:
-    return Bench(world, database_url, ops, relayer_wallet, client, provider)

@@ -5,11 +5,16 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from common.abi import address, encode, selector, uint
+from common.abi import address, bytes32, encode, selector, uint
+from common.domains import Domains
+from common.eip712 import digest
+from common.keccak import keccak256
 from common.secp256k1 import Wallet
 from devnet.anvil import Anvil
 from devnet.world import World
 from tests.integration.coordinatord.relayer.ops import hexed
+
+_CANCEL_TYPE = keccak256(b"CancelAuthorization(address authorizer,bytes32 nonce)")
 
 
 @asynccontextmanager
@@ -49,3 +54,14 @@ async def money_moves(world: World, owner: Wallet) -> None:
     amount = int(await world.anvil.call("eth_call", {"to": token, "data": hexed(balance)}, "latest"), 16)
     call = selector("transfer(address,uint256)") + encode(address(b"\x77" * 20), uint(amount))
     await ahead_of_the_relayer(world.anvil, hexed(owner.address), token, call)
+
+
+async def authorization_cancelled(world: World, domains: Domains, owner: Wallet, job: str) -> None:
+    """The owner cancels a job's payment before the relayer's pending transactions are mined."""
+    nonce = bytes.fromhex(job[2:])
+    message = keccak256(_CANCEL_TYPE + bytes(12) + owner.address + nonce)
+    signature = owner.sign(digest(domains.token.separator, message))
+    arguments = (address(owner.address), bytes32(nonce), uint(signature[64]), bytes32(signature[:32]))
+    call = selector("cancelAuthorization(address,bytes32,uint8,bytes32,bytes32)")
+    call += encode(*arguments, bytes32(signature[32:64]))
+    await ahead_of_the_relayer(world.anvil, hexed(owner.address), world.market.token, call)

@@ -1,8 +1,8 @@
 """A relayer with its dependencies and the services' interface to it, in this process."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final
+from contextlib import asynccontextmanager
+from typing import Final
 
 import anyio
 import attrs
@@ -29,9 +29,6 @@ from coordinatord.storage.database.connections import Connection, Database, open
 from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.notices import Notices
 from devnet.anvil import CHAIN_ID, Anvil
-from devnet.world import World
-from tests.integration.coordinatord.relayer.ops import Ops
-from tests.support.invariants.relays import relay_violations
 
 UNLIMITED: Final = GasPolicy(
     posts_daily_gas=0,
@@ -82,10 +79,6 @@ class Stage:
     async def fetchval(self, query: str, *arguments: object) -> object:
         async with self.database.connection() as connection:
             return await connection.fetchval(query, *arguments)
-
-    async def relay_violations(self) -> list[str]:
-        async with self.database.connection() as connection:
-            return await relay_violations(connection, self.rpc, stuck_after=0)
 
     async def until(self, query: str, *arguments: object) -> None:
         """Wait until the query's value is true."""
@@ -170,43 +163,6 @@ def _settings_of_index(book: AddressBook) -> IndexerSettings:
         confirmations=0,
         journal_blocks=64,
     )
-
-
-@attrs.frozen
-class Bench:
-    """A chain with a market, ops of it, and the wallets of a relayer, a client and a provider."""
-
-    world: World
-    database_url: str
-    ops: Ops
-    relayer: Wallet
-    client: Wallet
-    provider: Wallet
-
-    @property
-    def anvil(self) -> Anvil:
-        return self.world.anvil
-
-    def post(self) -> NewRelay:
-        return self.ops.post(self.client)
-
-    def cancel(self, job: bytes) -> NewRelay:
-        return self.ops.cancel(self.client, job)
-
-    def claim(self, job: bytes) -> NewRelay:
-        return self.ops.claim(self.provider, job)
-
-    def settle(self, job: bytes) -> NewRelay:
-        return self.ops.settle(self.provider, job)
-
-    def fail(self, job: bytes) -> NewRelay:
-        return self.ops.fail(self.provider, job)
-
-    def request_capacity(self, n: int = 5, *, issued_at: int | None = None) -> NewRelay:
-        return self.ops.request_capacity(self.provider, n, issued_at=issued_at)
-
-    def stage(self, rpc_url: str | Sequence[str] | None = None, **settings: Any) -> AbstractAsyncContextManager[Stage]:
-        return stage(self.database_url, self.anvil.rpc_url if rpc_url is None else rpc_url, **settings)
 
 
 async def submit(connection: Connection, relay: NewRelay, *, max_depth: int = 10) -> QueueOutcome:

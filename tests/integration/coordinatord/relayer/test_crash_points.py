@@ -22,7 +22,9 @@ from coordinatord.chain.relayer.signers import WalletSigner
 from coordinatord.chain.relayer.worker import run_relayer
 from coordinatord.storage.database import locks
 from devnet.anvil import CHAIN_ID
-from tests.integration.coordinatord.relayer.running import Bench, Stage, relay_into
+from devnet.world import World
+from tests.integration.coordinatord.relayer.ops import Ops
+from tests.integration.coordinatord.relayer.running import Stage, relay_into, stage
 from tests.support.faults.crash_points import CrashPoints
 from tests.support.faults.rpc_proxy import (
     ErrorAnswer,
@@ -34,6 +36,7 @@ from tests.support.faults.rpc_proxy import (
     Truncate,
     rpc_proxy,
 )
+from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 
@@ -128,7 +131,14 @@ class Scene:
     ],
 )
 async def test_crashing_relayer_relays_each_op_once(
-    bench: Bench, *, monkeypatch: pytest.MonkeyPatch, answer: str
+    world: World,
+    database_url: str,
+    ops: Ops,
+    relayer_wallet: Wallet,
+    client: Wallet,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
 ) -> None:
     monkeypatch.setattr(locks, "ROLE_POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr(
@@ -136,11 +146,11 @@ async def test_crashing_relayer_relays_each_op_once(
     )  # the node said "known" without having the transaction
     all_of_it = APART or answer == "taken"
     points = CrashPoints("coordinatord", ("",) if all_of_it else SENDING)
-    async with rpc_proxy(bench.anvil.rpc_url) as proxy, bench.stage(proxy.url, timeout_s=0.3) as on:
-        scene = Scene(on, proxy, (ANSWERS | MORE_ANSWERS)[answer], bench.relayer, points)
-        deaths = [await scene.deaths_of(bench.post())]
+    async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url, timeout_s=0.3) as on:
+        scene = Scene(on, proxy, (ANSWERS | MORE_ANSWERS)[answer], relayer_wallet, points)
+        deaths = [await scene.deaths_of(ops.post(client))]
         while deaths[-1]:  # until one op meets no new crash point
-            deaths.append(await scene.deaths_of(bench.post()))
+            deaths.append(await scene.deaths_of(ops.post(client)))
         places = [line for place in points.met for line in place]
         assert [
             step for step in (ALL if all_of_it else SENDING) if not any(line.startswith(step) for line in places)
@@ -151,23 +161,32 @@ async def test_crashing_relayer_relays_each_op_once(
         assert await on.fetchval("select count(distinct tx_id) from relays") == len(deaths)
         assert await on.fetchval("select count(*) from relay_txs") == len(deaths)
         assert await on.fetchval("select count(*) from relay_tx_versions") == len(deaths)
-        assert await on.relay_violations() == []
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
 @pytest.mark.timeout(600 if APART else 60)
 @pytest.mark.parametrize("most", [64, 1], ids=["one transaction", "a nonce each"])
 async def test_crashing_relayer_sends_a_jobs_ops_once_in_order(
-    bench: Bench, *, monkeypatch: pytest.MonkeyPatch, most: int
+    world: World,
+    database_url: str,
+    ops: Ops,
+    relayer_wallet: Wallet,
+    client: Wallet,
+    *,
+    provider: Wallet,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
 ) -> None:
     monkeypatch.setattr(locks, "ROLE_POLL_INTERVAL_S", 0.01)
     points = CrashPoints("coordinatord", ("",) if APART else (CHAINS,))
 
     def job() -> list[NewRelay]:
-        post = bench.post()
-        return [post, bench.claim(post.subject), bench.settle(post.subject)]
+        post = ops.post(client)
+        return [post, ops.claim(provider, post.subject), ops.settle(provider, post.subject)]
 
-    async with rpc_proxy(bench.anvil.rpc_url) as proxy, bench.stage(proxy.url, coalesce_max=most) as on:
-        scene = Scene(on, proxy, None, bench.relayer, points)
+    async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url, coalesce_max=most) as on:
+        scene = Scene(on, proxy, None, relayer_wallet, points)
         deaths = [await scene.deaths_of(*job())]
         while deaths[-1]:
             deaths.append(await scene.deaths_of(*job()))
@@ -178,4 +197,5 @@ async def test_crashing_relayer_sends_a_jobs_ops_once_in_order(
         )
         assert await on.fetchval("select count(*) from relay_txs") == len(deaths) * (3 if most == 1 else 1)
         assert await on.fetchval("select bool_and(succeeded) from relay_txs")
-        assert await on.relay_violations() == []
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []

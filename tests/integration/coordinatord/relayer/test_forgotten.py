@@ -5,12 +5,13 @@ from typing import Any
 import anyio
 import pytest
 
+from common.secp256k1 import Wallet
 from coordinatord.chain.relayer.relaying import RelayMined
 from devnet.anvil import Anvil
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
-from tests.integration.coordinatord.relayer.ops import hexed
-from tests.integration.coordinatord.relayer.running import BROADCAST, Bench, Stage, mine_until_ended, relay_into
+from tests.integration.coordinatord.relayer.ops import Ops, hexed
+from tests.integration.coordinatord.relayer.running import BROADCAST, Stage, mine_until_ended, relay_into, stage
 from tests.support.invariants.nonces import nonce_violations
 from tests.support.invariants.relays import relay_violations
 
@@ -37,15 +38,17 @@ async def _pool(anvil: Anvil, account: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-async def test_mined_transaction_is_adopted_by_its_call_data(bench: Bench, *, count: int) -> None:
+async def test_mined_transaction_is_adopted_by_its_call_data(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, count: int
+) -> None:
     """Both a single op, and several ops in one transaction."""
-    async with bench.stage() as on:
-        life = on.start(bench.relayer)
-        assert isinstance(await on.relaying.relay(bench.post()), RelayMined)
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        life = on.start(relayer_wallet)
+        assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
         life.cancel()
-        relays = [bench.post() for _ in range(count)]
+        relays = [ops.post(client) for _ in range(count)]
         queued = [await on.relaying.submit(relay) for relay in relays]
-        life = on.start(bench.relayer)
+        life = on.start(relayer_wallet)
         mined = [await on.relaying.wait(one) for one in queued]
         life.cancel()
         async with on.database.connection() as connection:
@@ -57,57 +60,61 @@ async def test_mined_transaction_is_adopted_by_its_call_data(bench: Bench, *, co
                 " delete from relay_tx_versions where tx_id in (select id from relay_txs where nonce > 0);"
                 " delete from relay_txs where nonce > 0"
             )
-        on.start(bench.relayer)
+        on.start(relayer_wallet)
         assert [await on.relaying.wait(one) for one in queued] == mined
         async with on.database.connection() as connection:
             assert await connection.fetch(KNOWN) == before
-        assert await _promises(on, bench.world) == []
+        assert await _promises(on, world) == []
 
 
-async def test_forgotten_version_of_a_known_transaction_is_adopted(bench: Bench) -> None:
+async def test_forgotten_version_of_a_known_transaction_is_adopted(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
     """The database has the first version of the nonce, and the last version was mined."""
-    account = hexed(bench.relayer.address)
+    account = hexed(relayer_wallet.address)
     outcomes: list[object] = []
-    async with mining_by_hand(bench.anvil), bench.stage(mined_within_s=0.2) as on:
-        life = on.start(bench.relayer)
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, mined_within_s=0.2) as on:
+        life = on.start(relayer_wallet)
         async with anyio.create_task_group() as callers:
-            callers.start_soon(relay_into(on, outcomes), bench.post())
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
             await on.until("select count(*) >= 2 from relay_tx_versions")
             with anyio.fail_after(30):
                 # A version that is deleted while it is being sent would look like one that was never stored.
-                while await on.fetchval(NEWEST) not in (await _pool(bench.anvil, account)).values():  # noqa: ASYNC110
+                while await on.fetchval(NEWEST) not in (await _pool(world.anvil, account)).values():  # noqa: ASYNC110
                     await anyio.sleep(0.02)
             life.cancel()
             await on.fetchval(
                 "delete from relay_tx_versions where created_at > (select min(created_at) from relay_tx_versions)"
             )
-            await bench.anvil.call("evm_mine")
-            on.start(bench.relayer)
+            await world.anvil.call("evm_mine")
+            on.start(relayer_wallet)
         assert isinstance(outcomes[0], RelayMined)
         assert await on.fetchval("select count(*) from relay_txs") == 1
-        assert await _promises(on, bench.world) == []
+        assert await _promises(on, world) == []
 
 
-async def test_bytes_in_the_pool_are_not_outbid(bench: Bench) -> None:
+async def test_bytes_in_the_pool_are_not_outbid(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
     """The relay's row was lost with its transaction. The next relay gets the following nonce."""
-    account = hexed(bench.relayer.address)
+    account = hexed(relayer_wallet.address)
     outcomes: list[object] = []
-    async with mining_by_hand(bench.anvil), bench.stage(mined_within_s=0.5) as on:
-        life = on.start(bench.relayer)
-        await on.relaying.submit(bench.post())
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, mined_within_s=0.5) as on:
+        life = on.start(relayer_wallet)
+        await on.relaying.submit(ops.post(client))
         await on.until(BROADCAST, 1)
         life.cancel()
-        forgotten = await _pool(bench.anvil, account)
+        forgotten = await _pool(world.anvil, account)
         assert len(forgotten) == 1
         async with on.database.connection() as connection:
             await connection.execute("delete from relays; delete from relay_tx_versions; delete from relay_txs")
-        on.start(bench.relayer)
+        on.start(relayer_wallet)
         async with anyio.create_task_group() as callers:
-            callers.start_soon(relay_into(on, outcomes), bench.post())
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
             await on.until(BROADCAST, 1)
-            pool = await _pool(bench.anvil, account)
+            pool = await _pool(world.anvil, account)
             assert pool.items() >= forgotten.items()
             assert len(pool) == 2
-            await mine_until_ended(on, bench.anvil)
+            await mine_until_ended(on, world.anvil)
         assert isinstance(outcomes[0], RelayMined)
-        assert await _promises(on, bench.world) == []
+        assert await _promises(on, world) == []

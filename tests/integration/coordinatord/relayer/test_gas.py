@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import attrs
 import pytest
 
+from common.secp256k1 import Wallet
 from coordinatord.chain.relayer import outbox_sql
 from coordinatord.chain.relayer.op_gas import GAS_BY_KIND
 from coordinatord.chain.relayer.outbox_sql import NewRelay, RelayKind
@@ -13,8 +14,9 @@ from coordinatord.storage.database.connections import Connection
 from devnet.anvil import BLOCK_GAS_LIMIT
 from devnet.contracts import connect_to_chain, contract_at
 from devnet.world import World
-from tests.integration.coordinatord.relayer.ops import hexed, signer
-from tests.integration.coordinatord.relayer.running import Bench, Stage
+from tests.integration.coordinatord.relayer.ops import Ops, hexed, signer
+from tests.integration.coordinatord.relayer.running import Stage, stage
+from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 
@@ -60,70 +62,102 @@ async def with_room_for_many_claims(world: World, operator: str) -> None:
         await chain.send(registry, world.wallets.admin.address, "setCeiling", world.market.provider_ids[operator], 1000)
 
 
-async def test_starved_relay_is_resent_with_more_gas(bench: Bench, *, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The chain's token costs more gas than the table says. The second relay's plan uses the cost measured in the
-    first."""
-    monkeypatch.setitem(GAS_BY_KIND, RelayKind.POST, (150_000, 25_000))
-    async with bench.stage() as on:
-        on.start(bench.relayer)
-        await relayed_at_once(on, [bench.post() for _ in range(MANY)])
-        assert await on.fetchval("select count(*) from relay_txs where not succeeded") == 1
-        assert await on.fetchval("select max(requeued) = 1 from relays")
-        for _ in range(2):
-            (found,) = await relayed_at_once(on, [bench.post() for _ in range(MANY)])
-            assert found.used <= found.planned
-        assert await on.relay_violations() == []
-
-
-async def test_relays_fit_after_an_admin_raises_token_gas(bench: Bench) -> None:
-    async with connect_to_chain(bench.anvil.rpc_url) as chain:
-        registry = contract_at(chain, "JobRegistry", bench.world.market.jobs)
-        await chain.send(registry, bench.world.wallets.admin.address, "setTokenGas", 1_500_000)
-    async with bench.stage() as on:
-        on.start(bench.relayer)
-        posts = [bench.post() for _ in range(16)]
-        claims = [bench.claim(post.subject) for post in posts]
-        await relayed_at_once(on, posts + claims)  # as chains, which are possible once claims have been estimated
-        (found,) = await relayed_at_once(on, [bench.settle(post.subject) for post in posts])
-        assert found.relays == 16
-        assert await on.fetchval("select count(*) = 0 from relay_txs where not succeeded")
-
-
-async def test_chains_are_one_transaction_within_the_plan(bench: Bench) -> None:
-    await with_room_for_many_claims(bench.world, bench.world.wallets.with_role("provider")[0].address)
-    async with bench.stage() as on:
-        on.start(bench.relayer)
-        posts = [bench.post() for _ in range(MANY // 3)]
-        claims = [bench.claim(post.subject) for post in posts]
-        (found,) = await relayed_at_once(on, posts + claims + [bench.settle(post.subject) for post in posts])
-        assert found.relays == 3 * len(posts)
-        assert found.used <= found.planned <= MAX_PLANNED
-        # Ops of two independent kinds.
-        earlier = [bench.post() for _ in range(MANY // 2)]
-        await relayed_at_once(on, earlier)
-        claims = [bench.claim(post.subject) for post in earlier]
-        (found,) = await relayed_at_once(on, [*claims, *(bench.post() for _ in range(MANY // 2))])
-        assert found.used <= found.planned <= MAX_PLANNED
-        assert await on.fetchval("select count(*) = 0 from relay_txs where not succeeded")
-
-
-async def test_ops_of_many_wallets_fit_the_plan(bench: Bench) -> None:
-    """Each client and each provider has separate storage slots, and the first access of each is expensive."""
-    providers, clients = (
-        [signer(wallet) for wallet in bench.world.wallets.with_role(role)] for role in ("provider", "client")
-    )
-    for wallet in bench.world.wallets.with_role("provider"):
-        await with_room_for_many_claims(bench.world, wallet.address)
-    async with bench.stage() as on:
-        on.start(bench.relayer)
-        posts = [bench.ops.post(clients[number % len(clients)]) for number in range(MANY)]
-        by = [providers[number % len(providers)] for number in range(MANY)]
+async def test_a_full_relay_is_one_transaction_within_the_plan(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    await with_room_for_many_claims(world, world.wallets.with_role("provider")[0].address)
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        posts = [ops.post(client) for _ in range(MANY)]
         for relays in (
             posts,
-            [bench.ops.claim(provider, post.subject) for provider, post in zip(by, posts, strict=True)],
-            [bench.ops.settle(provider, post.subject) for provider, post in zip(by, posts, strict=True)],
+            [ops.claim(provider, post.subject) for post in posts],
+            [ops.settle(provider, post.subject) for post in posts],
         ):
             (found,) = await relayed_at_once(on, relays)
             assert found.relays == MANY
             assert found.used <= found.planned <= MAX_PLANNED
+        assert await on.fetchval("select count(*) = 0 from relay_txs where not succeeded")
+
+
+async def test_starved_relay_is_resent_with_more_gas(
+    world: World,
+    database_url: str,
+    ops: Ops,
+    relayer_wallet: Wallet,
+    client: Wallet,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The chain's token costs more gas than the table says. The second relay's plan uses the cost measured in the
+    first."""
+    monkeypatch.setitem(GAS_BY_KIND, RelayKind.POST, (150_000, 25_000))
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        await relayed_at_once(on, [ops.post(client) for _ in range(MANY)])
+        assert await on.fetchval("select count(*) from relay_txs where not succeeded") == 1
+        assert await on.fetchval("select max(requeued) = 1 from relays")
+        for _ in range(2):
+            (found,) = await relayed_at_once(on, [ops.post(client) for _ in range(MANY)])
+            assert found.used <= found.planned
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_relays_fit_after_an_admin_raises_token_gas(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    async with connect_to_chain(world.anvil.rpc_url) as chain:
+        registry = contract_at(chain, "JobRegistry", world.market.jobs)
+        await chain.send(registry, world.wallets.admin.address, "setTokenGas", 1_500_000)
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        posts = [ops.post(client) for _ in range(16)]
+        claims = [ops.claim(provider, post.subject) for post in posts]
+        await relayed_at_once(on, posts + claims)  # as chains, which are possible once claims have been estimated
+        (found,) = await relayed_at_once(on, [ops.settle(provider, post.subject) for post in posts])
+        assert found.relays == 16
+        assert await on.fetchval("select count(*) = 0 from relay_txs where not succeeded")
+
+
+async def test_chains_are_one_transaction_within_the_plan(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    await with_room_for_many_claims(world, world.wallets.with_role("provider")[0].address)
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        posts = [ops.post(client) for _ in range(MANY // 3)]
+        claims = [ops.claim(provider, post.subject) for post in posts]
+        (found,) = await relayed_at_once(on, posts + claims + [ops.settle(provider, post.subject) for post in posts])
+        assert found.relays == 3 * len(posts)
+        assert found.used <= found.planned <= MAX_PLANNED
+        # Ops of two independent kinds.
+        earlier = [ops.post(client) for _ in range(MANY // 2)]
+        await relayed_at_once(on, earlier)
+        claims = [ops.claim(provider, post.subject) for post in earlier]
+        (found,) = await relayed_at_once(on, [*claims, *(ops.post(client) for _ in range(MANY // 2))])
+        assert found.used <= found.planned <= MAX_PLANNED
+        assert await on.fetchval("select count(*) = 0 from relay_txs where not succeeded")
+
+
+async def test_ops_of_many_wallets_fit_the_plan(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet
+) -> None:
+    """Each client and each provider has separate storage slots, and the first access of each is expensive."""
+    providers, clients = (
+        [signer(wallet) for wallet in world.wallets.with_role(role)] for role in ("provider", "client")
+    )
+    for wallet in world.wallets.with_role("provider"):
+        await with_room_for_many_claims(world, wallet.address)
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        posts = [ops.post(clients[number % len(clients)]) for number in range(MANY)]
+        by = [providers[number % len(providers)] for number in range(MANY)]
+        for relays in (
+            posts,
+            [ops.claim(provider, post.subject) for provider, post in zip(by, posts, strict=True)],
+            [ops.settle(provider, post.subject) for provider, post in zip(by, posts, strict=True)],
+        ):
+            (found,) = await relayed_at_once(on, relays)
+            assert (found.relays, found.used <= found.planned) == (MANY, True)
         assert await on.fetchval("select count(*) = 0 from relay_txs where not succeeded")

@@ -1,6 +1,7 @@
 """Gas bookings and the budget that they leave for the next request, in the tables alone."""
 
 import itertools
+from collections.abc import AsyncIterator
 
 import anyio
 import attrs
@@ -27,7 +28,8 @@ from coordinatord.chain.relayer.outbox_sql import (
 )
 from coordinatord.chain.relayer.results_sql import RefusedCall
 from coordinatord.chain.relayer.transactions_sql import MinedTx
-from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, begin_index
 from tests.integration.coordinatord.relayer.bookings import BOOK
 
@@ -38,9 +40,18 @@ BLOCK = b"\xbb" * 32
 ALICE, BOB = b"\x0a" * 20, b"\x0b" * 20
 
 
-@pytest.fixture(autouse=True)
-async def _index(connection: Connection) -> None:
-    await begin_index(connection)
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with open_database(database_url, max_size=2) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def connection(database: Database) -> AsyncIterator[Connection]:
+    async with database.connection() as opened:
+        await migrate(opened)
+        await begin_index(opened)
+        yield opened
 
 
 _names = itertools.count()
@@ -149,6 +160,15 @@ async def test_self_transfer_in_the_place_of_relays_is_nobodys(connection: Conne
     tx_id = await signed(connection, 0, post(ALICE))
     await mine(connection, tx_id, 21_000, is_self_transfer=True)
     assert await spent(connection) == {(b"", "fill"): 21_000}
+
+
+async def test_bookings_are_removed_with_their_transaction(connection: Connection) -> None:
+    tx_id = await signed(connection, 0, post(BOB))
+    await mine(connection, tx_id, 7)
+    await connection.execute("delete from relays")
+    await connection.execute("delete from relay_tx_versions")
+    await connection.execute("delete from relay_txs")
+    assert await connection.fetchval("select count(*) from gas_bookings") == 0
 
 
 async def test_top_spenders_are_those_of_a_day_with_the_hour_apart(connection: Connection) -> None:

@@ -13,9 +13,10 @@ from devnet.accounts import DevWallets
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand, pooled, until_pooled
 from tests.integration.coordinatord.relayer.ops import Ops
-from tests.integration.coordinatord.relayer.running import Bench, Stage, stage
+from tests.integration.coordinatord.relayer.running import Stage, stage
 from tests.support.faults.relayer_process import kill_9, relayer_process
 from tests.support.faults.rpc_proxy import Fault, Hang, RpcProxy, SwallowAnswer, rpc_proxy
+from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 
@@ -57,7 +58,8 @@ class Scene:
         (outcome,) = self.outcomes
         assert isinstance(outcome, RelayMined)
         assert await self.on.fetchval("select hash from relay_tx_versions") == outcome.tx_hash
-        assert await self.on.relay_violations() == []
+        async with self.on.database.connection() as connection:
+            assert await relay_violations(connection, self.on.rpc, stuck_after=0) == []
 
 
 @pytest.fixture
@@ -113,12 +115,14 @@ async def test_kill_before_the_receipt_recovers(scene: Scene) -> None:
     await scene.finish()
 
 
-async def test_next_caller_gets_the_outcome_of_an_abandoned_relay(bench: Bench, key: str) -> None:
-    post = bench.post()
+async def test_next_caller_gets_the_outcome_of_an_abandoned_relay(
+    world: World, database_url: str, ops: Ops, client: Wallet, key: str
+) -> None:
+    post = ops.post(client)
     async with (
-        mining_by_hand(bench.anvil),
-        bench.stage() as first,
-        relayer_process(bench.database_url, bench.anvil.rpc_url, key),
+        mining_by_hand(world.anvil),
+        stage(database_url, world.anvil.rpc_url) as first,
+        relayer_process(database_url, world.anvil.rpc_url, key),
     ):
         async with anyio.create_task_group() as callers:
             callers.start_soon(first.relaying.relay, post)
@@ -132,23 +136,25 @@ async def test_next_caller_gets_the_outcome_of_an_abandoned_relay(bench: Bench, 
         async with anyio.create_task_group() as callers:
             callers.start_soon(again)
             await anyio.wait_all_tasks_blocked()
-            await bench.anvil.call("evm_mine")
+            await world.anvil.call("evm_mine")
         assert isinstance(outcomes[0], RelayMined)
         assert await first.fetchval("select count(*) from relays") == 1
 
 
-async def test_killed_leader_is_replaced_without_duplicates(bench: Bench, key: str) -> None:
+async def test_killed_leader_is_replaced_without_duplicates(
+    world: World, database_url: str, ops: Ops, client: Wallet, key: str
+) -> None:
     outcomes: list[object] = []
-    async with bench.stage() as on:
+    async with stage(database_url, world.anvil.rpc_url) as on:
 
         async def caller() -> None:
             for _ in range(5):
-                outcomes.append(await on.relaying.relay(bench.post()))
+                outcomes.append(await on.relaying.relay(ops.post(client)))
 
-        async with relayer_process(bench.database_url, bench.anvil.rpc_url, key) as leader:
+        async with relayer_process(database_url, world.anvil.rpc_url, key) as leader:
             await on.until(HOLDS_ROLE)
             async with (
-                relayer_process(bench.database_url, bench.anvil.rpc_url, key),
+                relayer_process(database_url, world.anvil.rpc_url, key),
                 anyio.create_task_group() as callers,
             ):
                 for _ in range(20):
@@ -159,4 +165,5 @@ async def test_killed_leader_is_replaced_without_duplicates(bench: Bench, key: s
                 with anyio.fail_after(60):
                     await on.until("select count(*) > $1 from relays where state = 'mined'", before)
         assert [type(outcome) for outcome in outcomes] == [RelayMined] * 100
-        assert await on.relay_violations() == []
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []

@@ -1,5 +1,7 @@
 """Outcomes of signed relays, in the tables alone."""
 
+from collections.abc import AsyncIterator
+
 import attrs
 import pytest
 
@@ -14,13 +16,21 @@ from coordinatord.chain.relayer.in_flight import PendingTx, SignedVersion
 from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, NewRelay, NotQueued, Priority, QueuedRelay, RelayKind
 from coordinatord.chain.relayer.results_sql import RefusedCall
 from coordinatord.chain.relayer.transactions_sql import MinedTx
-from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.connections import Connection, open_database
+from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.relayer.running import submit
 
 pytestmark = pytest.mark.anyio
 
 CHAIN, ACCOUNT, TARGET = 1, b"\xaa" * 20, b"\x01" * 20
 BLOCK = b"\xbb" * 32
+
+
+@pytest.fixture
+async def connection(database_url: str) -> AsyncIterator[Connection]:
+    async with open_database(database_url, max_size=2) as database, database.connection() as opened:
+        await migrate(opened)
+        yield opened
 
 
 def new(name: bytes, *, subject: bytes = b"") -> NewRelay:

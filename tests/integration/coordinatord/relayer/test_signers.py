@@ -15,6 +15,7 @@ from eth_account import Account
 
 from common.daemon.process import Fatal
 from common.scalars import hex_of
+from common.secp256k1 import Wallet
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.relayer.relaying import RelayMined
 from coordinatord.chain.relayer.signers import AccountSigner
@@ -23,10 +24,11 @@ from coordinatord.run.config import Config
 from coordinatord.run.signer import open_signer
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
-from tests.integration.coordinatord.relayer.running import BROADCAST, Bench, Stage, relay_into, stage
+from tests.integration.coordinatord.relayer.ops import Ops
+from tests.integration.coordinatord.relayer.running import BROADCAST, Stage, relay_into, stage
 from tests.integration.coordinatord.scene.stage import environment
 from tests.support.coordinator import config_of
-from tests.support.faults.rpc_proxy import ErrorAnswer, Fault, Hang, HttpStatus, Rewrite, RpcProxy, rpc_proxy
+from tests.support.faults.rpc_proxy import ErrorAnswer, Fault, Hang, HttpStatus, Rewrite, RpcProxy, Truncate, rpc_proxy
 from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
@@ -91,8 +93,11 @@ def by_http(_tmp_path: Path, _key: str, world: World) -> dict[str, object]:
 
 @pytest.mark.parametrize("way", [by_keystore, by_program, by_http])
 async def test_every_kind_of_signer_relays_without_leaking_keys(
-    bench: Bench,
+    world: World,
+    database_url: str,
+    ops: Ops,
     *,
+    client: Wallet,
     key: str,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
@@ -102,13 +107,14 @@ async def test_every_kind_of_signer_relays_without_leaking_keys(
     monkeypatch.setenv("PYTHONPATH", os.getcwd())
     monkeypatch.setenv("DATABASE_URL", "for the daemon alone")
     outcomes: list[object] = []
-    config = configured(bench.world, bench.database_url, **way(tmp_path, key, bench.world))
-    async with open_signer(config) as signer, bench.stage() as on:
+    config = configured(world, database_url, **way(tmp_path, key, world))
+    async with open_signer(config) as signer, stage(database_url, world.anvil.rpc_url) as on:
         on.start(signer)
-        await relay_into(on, outcomes)(bench.post())
+        await relay_into(on, outcomes)(ops.post(client))
         assert isinstance(outcomes[0], RelayMined)
         assert await on.fetchval("select account from relay_txs") == signer.address
-        assert await on.relay_violations() == []
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
     told = capfd.readouterr()
     assert key not in told.out + told.err + repr(signer) + repr(config)
     assert PASSWORD not in told.out + told.err + repr(config)
@@ -139,24 +145,29 @@ def signed_as(key: str, **changes: str) -> Callable[[Any, Any], str]:
 
 OWN = "0x5de4111afa1a4b94908f83103eb1f1706367c2e68ca870fc3fb9a804cdab365a"  # anvil's third account, the relayer
 WRONG: dict[str, Fault] = {
+    "away": HttpStatus("eth_signTransaction", 503),
     "silent": Hang("eth_signTransaction"),
+    "cut off": Truncate("eth_signTransaction"),
     "unwilling": ErrorAnswer("eth_signTransaction", -32000, "signing not allowed by policy"),
     "nonsense": Rewrite("eth_signTransaction", lambda _params, _raw: "0x1234"),
+    "an object": Rewrite("eth_signTransaction", lambda _params, raw: {"tx": raw}),
+    "another account": Rewrite("eth_signTransaction", signed_as("0x" + "07" * 32)),
+    "more gas": Rewrite("eth_signTransaction", signed_as(OWN, gas="0xffffff")),
+    "another nonce": Rewrite("eth_signTransaction", signed_as(OWN, nonce="0x7")),
     "another call": Rewrite("eth_signTransaction", signed_as(OWN, data="0xdeadbeef")),
 }
 
 
 @pytest.mark.parametrize("fault", WRONG.values(), ids=WRONG)
-async def test_faulty_signer_stores_nothing_and_the_op_waits(bench: Bench, *, fault: Fault) -> None:
+async def test_faulty_signer_stores_nothing_and_the_op_waits(
+    world: World, database_url: str, ops: Ops, client: Wallet, *, fault: Fault
+) -> None:
     outcomes: list[object] = []
-    async with (
-        signing_over(bench.world, bench.database_url) as (on, proxy, signer),
-        anyio.create_task_group() as callers,
-    ):
+    async with signing_over(world, database_url) as (on, proxy, signer), anyio.create_task_group() as callers:
         account = {"account": hex_of(signer.address)}
         with proxy.fault(fault):
             on.start(signer)
-            callers.start_soon(relay_into(on, outcomes), bench.post())
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
             with anyio.fail_after(60):
                 while REGISTRY.get_sample_value("coordinatord_signer_failing", account) != 1:  # noqa: ASYNC110
                     await anyio.sleep(0.02)
@@ -168,10 +179,12 @@ async def test_faulty_signer_stores_nothing_and_the_op_waits(bench: Bench, *, fa
     assert isinstance(outcomes[0], RelayMined)
 
 
-async def test_signed_relays_finish_while_the_signer_is_down(bench: Bench) -> None:
+async def test_signed_relays_finish_while_the_signer_is_down(
+    world: World, database_url: str, ops: Ops, client: Wallet
+) -> None:
     outcomes: list[object] = []
-    first, second = bench.post(), bench.post()
-    async with mining_by_hand(bench.anvil), signing_over(bench.world, bench.database_url) as (on, proxy, signer):
+    first, second = ops.post(client), ops.post(client)
+    async with mining_by_hand(world.anvil), signing_over(world, database_url) as (on, proxy, signer):
         on.start(signer)
         async with anyio.create_task_group() as callers:
             callers.start_soon(relay_into(on, outcomes), first)
@@ -179,13 +192,13 @@ async def test_signed_relays_finish_while_the_signer_is_down(bench: Bench) -> No
             with proxy.fault(HttpStatus("eth_signTransaction", 503)):
                 callers.start_soon(relay_into(on, outcomes), second)
                 await on.until("select count(*) = 2 from relays")
-                await bench.anvil.call("evm_mine")
+                await world.anvil.call("evm_mine")
                 await on.until("select count(*) = 1 from relays where state = 'mined'")
                 assert await on.fetchval("select count(*) from relays where state = 'queued'") == 1
             await on.until(BROADCAST, 2)
-            await bench.anvil.call("evm_mine")
+            await world.anvil.call("evm_mine")
         assert [type(outcome) for outcome in outcomes] == [RelayMined] * 2
-        async with on.database.connection() as connection, open_rpc(bench.anvil.rpc_url) as rpc:
+        async with on.database.connection() as connection, open_rpc(world.anvil.rpc_url) as rpc:
             assert await relay_violations(connection, rpc, stuck_after=0) == []
 
 

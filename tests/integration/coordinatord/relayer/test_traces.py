@@ -1,5 +1,6 @@
 """Spans of relays that share a transaction, and of blocks that the indexer wrote."""
 
+from collections.abc import AsyncIterator
 from typing import Final
 
 import pytest
@@ -16,13 +17,21 @@ from coordinatord.chain.relayer.resolution import record_spans
 from coordinatord.chain.relayer.transactions_sql import MinedTx
 from coordinatord.chain.rpc.chain_data import BlockHeader
 from coordinatord.storage.database import traces_sql
-from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.connections import Connection, open_database
+from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.role_connection import RoleConnection
 
 pytestmark = pytest.mark.anyio
 
 TARGET: Final = b"\x01" * 20
 JOBS: Final = [bytes([number]) * 32 for number in (1, 2, 3)]
+
+
+@pytest.fixture
+async def connection(database_url: str) -> AsyncIterator[Connection]:
+    async with open_database(database_url, max_size=2) as database, database.connection() as opened:
+        await migrate(opened)
+        yield opened
 
 
 def context(number: int) -> str:

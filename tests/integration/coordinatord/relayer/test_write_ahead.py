@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from common.secp256k1 import Wallet
 from coordinatord.chain.relayer import intake
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.broadcast import broadcast
@@ -12,7 +13,9 @@ from coordinatord.chain.relayer.in_flight import PendingTx
 from coordinatord.chain.relayer.relaying import RelayMined
 from coordinatord.chain.relayer.signers import SignerUnavailable
 from coordinatord.storage.database.connections import Connection
-from tests.integration.coordinatord.relayer.running import Bench, Stage
+from devnet.world import World
+from tests.integration.coordinatord.relayer.ops import Ops
+from tests.integration.coordinatord.relayer.running import Stage, stage
 from tests.support.faults.rpc_proxy import SwallowAnswer, rpc_proxy
 from tests.support.faults.write_ahead import WriteAhead
 
@@ -33,22 +36,32 @@ def send_inside_the_transaction(on: Stage, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(intake, "sign_planned", sign_and_send)
 
 
-async def test_every_broadcast_of_a_relay_is_looked_at(bench: Bench, *, write_ahead: WriteAhead) -> None:
-    async with bench.stage() as on:
-        on.start(bench.relayer)
-        assert isinstance(await on.relaying.relay(bench.post()), RelayMined)
+async def test_every_broadcast_of_a_relay_is_looked_at(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, write_ahead: WriteAhead
+) -> None:
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
     assert write_ahead.broadcasts >= 1
 
 
 @pytest.mark.parametrize("fault", [None, SwallowAnswer("eth_sendRawTransaction")], ids=["answered", "answer lost"])
 async def test_a_broadcast_before_the_commit_is_found_and_named(
-    bench: Bench, *, write_ahead: WriteAhead, monkeypatch: pytest.MonkeyPatch, fault: SwallowAnswer | None
+    world: World,
+    database_url: str,
+    ops: Ops,
+    relayer_wallet: Wallet,
+    client: Wallet,
+    *,
+    write_ahead: WriteAhead,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: SwallowAnswer | None,
 ) -> None:
-    async with rpc_proxy(bench.anvil.rpc_url) as proxy, bench.stage(proxy.url) as on:
+    async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url) as on:
         send_inside_the_transaction(on, monkeypatch)
         with proxy.fault(*([] if fault is None else [fault])):
-            on.start(bench.relayer)
-            assert isinstance(await on.relaying.relay(bench.post()), RelayMined)  # no other check would notice
+            on.start(relayer_wallet)
+            assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)  # no other check would notice
         sent = await on.fetchval(
             "select '0x' || encode(hash, 'hex') || ' (nonce ' || nonce || ')'"
             " from relay_tx_versions v join relay_txs t on t.id = v.tx_id"

@@ -90,10 +90,3 @@ class Batching:
 
 async def _pieces(content: bytes) -> AsyncIterator[bytes]:
     yield content
-
-
-async def signed_in_batching(stage: Stage) -> Batching:
-    """Return the first client's batches."""
-    owner = stage.party_of(stage.world.wallets.with_role("client")[0])
-    await owner.sign_in()
-    return await Batching.of(stage, owner)

@@ -34,10 +34,8 @@ from coordinatord.storage.database.replicas import open_replicas
 from coordinatord.storage.pins.pinned_sql import PinnedKeys
 from coordinatord.storage.pins.requests import RequestSigner, StoreRequests
 from coordinatord.storage.pins.store import PinningStore, PinStore, bucket_url
-from devnet.accounts import DevWallet
 from devnet.world import World
 from tests.integration.coordinatord.scene.faults import Faults, node_transport
-from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.support.coordinator import VARIABLE, config_of
 from tests.support.fakes.streamed import http_over
 
@@ -92,10 +90,6 @@ class Stage:
     relaying: Relaying
     escrow: Escrow | None
     application: ASGIApp
-
-    def party_of(self, wallet: DevWallet) -> Party:
-        registry = self.ground.config.addresses.job_registry
-        return Party(wallet_of(wallet), self.ground.domains, registry, self.http, wallet.box_key)
 
     async def fetchval(self, query: str, *arguments: object) -> object:
         async with self.ground.database.connection() as connection:
@@ -207,10 +201,7 @@ async def staged(
                     ground.pending_offers.run,
                 ):
                     tasks.start_soon(part)
-            behind = str(config.confirmations)  # blocks by which the index stays behind the head
-            with anyio.fail_after(60):
-                while (await until(lambda: http.get("/readyz"), 200)).json()["lag"] != behind:  # noqa: ASYNC110 - there is no event to wait for
-                    await anyio.sleep(0.02)
+            await until(lambda: http.get("/readyz"), 200)
             yield Stage(http, ground, world, node, store, stopping, janitor, relaying, escrow, application)
             tasks.cancel_scope.cancel()
 

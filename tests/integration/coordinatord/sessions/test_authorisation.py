@@ -1,6 +1,5 @@
 """Access to routes: every declared route with every kind of caller."""
 
-import itertools
 import re
 from typing import Any
 
@@ -19,14 +18,15 @@ NEEDS_SESSION = re.compile(
 )
 UNKNOWN = "svc_sess_" + "A" * 43
 EXAMPLES = ("0x" + "12" * 32, "1", "file-unknown", "batch_unknown")
-REFUSED = (
-    None,
-    "Basic dXNlcjpwYXNz",
-    "Bearer ",
-    "Bearer svc_sess_short",
-    f"Bearer {UNKNOWN}",
-    f"Bearer {UNKNOWN} ",
-)
+REFUSED = {
+    "nothing": None,
+    "another scheme": "Basic dXNlcjpwYXNz",
+    "an empty token": "Bearer ",
+    "no token of ours": "Bearer svc_sess_short",
+    "an unknown token": f"Bearer {UNKNOWN}",
+    "a token with a blank after it": f"Bearer {UNKNOWN} ",
+    "an expired token": "expired",
+}
 Operations = list[tuple[str, str, dict[str, Any]]]
 
 
@@ -76,24 +76,65 @@ async def test_routes_that_need_a_session_are_the_specifications(stage: Stage) -
             assert _needs_session(declared) == bool(NEEDS_SESSION.fullmatch(f"{method} {path}")), f"{method} {path}"
 
 
+@pytest.mark.parametrize("authorization", REFUSED.values(), ids=REFUSED.keys())
 async def test_session_routes_refuse_and_public_routes_ignore(
-    stage: Stage, operations: Operations, expired: str
+    stage: Stage, operations: Operations, expired: str, authorization: str | None
 ) -> None:
-    for authorization, (method, path, declared) in itertools.product((*REFUSED, expired), operations):
-        answer = await _ask(stage.http, method, path, authorization)
+    given = expired if authorization == "expired" else authorization
+    for method, path, declared in operations:
+        answer = await _ask(stage.http, method, path, given)
         if _needs_session(declared):
             told = (answer.status_code, answer.json()["error"]["code"], answer.headers["x-svc-retryable"])
-            assert told == (401, "invalid_session", "false"), f"{method} {path} {authorization}"
+            assert told == (401, "invalid_session", "false"), f"{method} {path}"
         else:
-            assert answer.status_code != 401, f"{method} {path} {authorization}"
+            assert answer.status_code != 401, f"{method} {path}"
 
 
+@pytest.mark.parametrize(("role", "scheme"), [("client", "Bearer"), ("provider", "bearer")])
 async def test_live_session_of_either_role_opens_every_session_route(
-    stage: Stage, operations: Operations, provider: Party
+    stage: Stage, operations: Operations, provider: Party, role: str, scheme: str
 ) -> None:
-    for role, scheme in (("client", "Bearer"), ("provider", "bearer")):
-        await provider.sign_in(role)
-        for method, path, _ in operations:
-            answer = await _ask(stage.http, method, path, f"{scheme} {provider.token}")
-            off = path in ("/key", "/release", "/handover") or path.startswith("/v1/webhooks")  # without their keys
-            assert answer.status_code not in (401, 403, 500) or off, f"{method} {path}"
+    await provider.sign_in(role)
+    for method, path, _ in operations:
+        answer = await _ask(stage.http, method, path, f"{scheme} {provider.token}")
+        off = path in ("/key", "/release", "/handover") or path.startswith("/v1/webhooks")  # without their keys
+        assert answer.status_code not in (401, 403, 500) or off, f"{method} {path}"
+
+
+@pytest.mark.parametrize(
+    ("who", "status", "code"),
+    [
+        ("nobody", 401, "invalid_session"),
+        ("expired", 401, "invalid_session"),
+        ("client", 403, "not_registered"),
+        ("provider", 200, None),
+    ],
+)
+async def test_poll_with_free_is_for_providers(
+    *, stage: Stage, client: Party, provider: Party, who: str, status: int, code: str | None
+) -> None:
+    await client.sign_in()
+    tokens = {"nobody": "", "client": client.token, "provider": provider.token, "expired": client.token}
+    if who == "expired":
+        await stage.execute("update sessions set expires_at = clock_timestamp() - interval '1 second'")
+    answer = await _ask(stage.http, "get", "/evm/jobs?free=1&state=Open&model=1", f"Bearer {tokens[who]}")
+    assert answer.status_code == status
+    assert answer.json().get("error", {}).get("code") == code
+
+
+async def test_another_wallets_signature_gives_no_authority(
+    stage: Stage, client: Party, stranger: Party, provider: Party
+) -> None:
+    job = (await client.post())["job_id"]
+    cancelled = await stage.http.post(f"/v1/jobs/{job}/cancel", json=stranger.cancel(job))
+    assert (cancelled.status_code, cancelled.json()["error"]["code"]) == (409, "NotTheOwner")
+    # A provider's session cannot submit an op that another wallet signed.
+    op = await stage.http.post("/evm/ops", json=stranger.claim(job), headers=provider.authorization)
+    assert (op.status_code, op.json()["error"]["type"]) == (403, "invalid_op_signature")
+    asks = stranger.asks(1, (1, 3600, 1, 1))
+    published = await stage.http.put("/evm/asks", json=asks, headers=provider.authorization)
+    assert (published.status_code, published.json()["error"]["code"]) == (403, "not_registered")
+    order = client.order()
+    forged = stranger.order()
+    quoted = await stage.http.post("/v1/jobs", json={**order, "signature": forged["signature"]})
+    assert (quoted.status_code, quoted.json()["error"]["code"]) == (400, "invalid_order_signature")

@@ -1,3 +1,4 @@
+import anyio
 import pytest
 
 from common.messages.sessions import SvcSession
@@ -31,23 +32,43 @@ async def test_provider_session_is_bound_to_its_registry_id(stage: Stage, provid
     assert opened["provider_id"] == {k.lower(): v for k, v in expected.items()}[provider.address]
 
 
+async def test_of_many_requests_with_one_nonce_one_gets_a_session(stage: Stage, client: Party) -> None:
+    body = await client.session_body()
+    statuses: list[int] = []
+
+    async def sign_in() -> None:
+        statuses.append((await stage.http.post("/auth/session", json=body)).status_code)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(12):
+            tasks.start_soon(sign_in)
+    assert sorted(statuses) == [200] + [400] * 11
+
+
 @shows("GET /auth/nonce", 400, "invalid_request_error")
+@pytest.mark.parametrize("query", ["", "address=", "address=0x12", "address=0x" + "zz" * 20])
+async def test_nonce_needs_an_address(stage: Stage, query: str) -> None:
+    answer = await stage.http.get(f"/auth/nonce?{query}")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "address")
+
+
 @shows("POST /auth/session", 400, "invalid_request_error")
-async def test_malformed_handshake_names_the_field(stage: Stage, client: Party) -> None:
-    for query in ("", "address=", "address=0x12", "address=0x" + "zz" * 20):
-        answer = await stage.http.get(f"/auth/nonce?{query}")
-        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "address")
-    cases: list[tuple[dict[str, object], str]] = [
+@pytest.mark.parametrize(
+    ("changed", "param"),
+    [
         ({"nonce": "0" * 32}, "nonce"),
         ({"nonce": "not a nonce"}, "nonce"),
         ({"nonce": 5}, "nonce"),
         ({"address": "0x12"}, "address"),
         ({"signature": None}, "signature"),
         ({"role": "admin"}, "role"),
-    ]
-    for changed, param in cases:
-        answer = await stage.http.post("/auth/session", json=await client.session_body(**changed))
-        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    ],
+)
+async def test_malformed_handshake_names_the_field(
+    stage: Stage, client: Party, changed: dict[str, object], param: str
+) -> None:
+    answer = await stage.http.post("/auth/session", json=await client.session_body(**changed))
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 @shows("POST /auth/session", 401, "invalid_signature")

@@ -1,5 +1,7 @@
 """One process's cached sessions, while others revoke them."""
 
+from collections.abc import AsyncIterator
+
 import attrs
 import pytest
 
@@ -7,7 +9,8 @@ from coordinatord.api.sessions.sessions import SessionCache
 from coordinatord.api.sessions.sessions_sql import MAX_SESSIONS, add_nonce, delete_expired_sessions, open_session
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import SessionRow
-from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.migration import migrate
 
 pytestmark = pytest.mark.anyio
 
@@ -20,6 +23,14 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with open_database(database_url, max_size=2) as pool:
+        async with pool.connection() as connection:
+            await migrate(connection)
+        yield pool
 
 
 async def opened(database: Database, number: int, address: bytes = ADDRESS) -> bytes:

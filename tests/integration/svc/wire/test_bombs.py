@@ -82,6 +82,13 @@ async def test_redirects_are_followed_and_their_bodies_left_alone(server: BombSe
         assert await _read(client) == b"there"
 
 
+async def test_redirects_without_end_are_given_up(server: BombServer, client: Client) -> None:
+    server.redirects = 100
+    with pytest.raises(ResultUnreadable, match="redirects"):
+        await _read(client)
+    assert len(server.heads) < 10
+
+
 async def test_content_is_read_up_to_its_limit_and_no_further(
     server: BombServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,25 @@ from svc.wire.connections import open_client
 pytestmark = pytest.mark.trio
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
-PEM = Path(__file__).parents[1] / "loopback.pem"  # self-signed for 127.0.0.1, with its key
+# Made for these tests by `openssl req -x509`, valid for a hundred years.
+CERTIFICATE = """\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgt8g/1ogV3yASVIef
++hDsniurnm1L5kS452D7ySo3PUOhRANCAATHXglkfj36W90nJ0GWHqAI4fQiLitL
+oojYdHRkgU3TWcwNNmSVv+nJqdbfN6qNrWLpD4gsX5g+xD7z7WhwgvzN
+-----END PRIVATE KEY-----
+-----BEGIN CERTIFICATE-----
+MIIBjzCCATagAwIBAgIUT3M4v9cieflxxM9ealWfa9pg1e8wCgYIKoZIzj0EAwIw
+FDESMBAGA1UEAwwJMTI3LjAuMC4xMCAXDTI2MTEyMjIxMzEwNloYDzIxMjYxMDI5
+MjEzMTA2WjAUMRIwEAYDVQQDDAkxMjcuMC4wLjEwWTATBgcqhkjOPQIBBggqhkjO
+PQMBBwNCAATHXglkfj36W90nJ0GWHqAI4fQiLitLoojYdHRkgU3TWcwNNmSVv+nJ
+qdbfN6qNrWLpD4gsX5g+xD7z7WhwgvzNo2QwYjAdBgNVHQ4EFgQUBPifbgl+wwMf
+xccR1LmDj0ujFD0wHwYDVR0jBBgwFoAUBPifbgl+wwMfxccR1LmDj0ujFD0wDwYD
+VR0TAQH/BAUwAwEB/zAPBgNVHREECDAGhwR/AAABMAoGCCqGSM49BAMCA0cAMEQC
+IBEmGSBpSO0YwxQmOH5F2K5b51948IVBxWmK58YnPyhpAiBkmlF0vuxqtPiKKfIA
+l5omlueWUiPw/YVBSlb5ZhViLA==
+-----END CERTIFICATE-----
+"""
 Stream = trio.abc.Stream
 Behaviour = Callable[[Stream], Awaitable[None]]
 
@@ -140,6 +158,25 @@ async def test_idle_connections_to_a_server_are_bounded(monkeypatch: pytest.Monk
             await left.wait()
 
 
+async def test_request_is_sent_whole_with_a_body_in_pieces() -> None:
+    heard: list[bytes] = []
+
+    async def serve(stream: Stream) -> None:
+        heard.append(await received(stream, b"\r\n0\r\n\r\n"))
+        await stream.send_all(OK)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"one"
+        yield b"two"
+
+    async with serving(serve) as server, client() as http:
+        await http.post(f"{server.url}/path?q=1", content=pieces(), headers={"x-name": "value"})
+    head, _, body = heard[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /path?q=1 HTTP/1.1\r\n")
+    assert b"x-name: value" in head.lower()
+    assert body == b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"
+
+
 async def test_stale_connection_costs_no_request() -> None:
     closed = trio.Event()
 
@@ -164,6 +201,12 @@ async def test_connection_of_an_unread_response_is_not_reused() -> None:
         assert server.connections == 2
 
 
+async def test_response_ended_by_close_is_complete() -> None:
+    async with serving(answering(b"HTTP/1.1 200 OK\r\n\r\nall of it"), answering(OK)) as server, client() as http:
+        assert (await http.get(server.url)).content == b"all of it"
+        assert (await http.get(server.url)).content == b"ok"
+
+
 async def test_refusal_that_comes_before_the_whole_request_is_heard() -> None:
     async def serve(stream: Stream) -> None:
         await received(stream)
@@ -173,6 +216,36 @@ async def test_refusal_that_comes_before_the_whole_request_is_heard() -> None:
     async with serving(serve) as server, client() as http:
         answer = await http.post(server.url, files={"file": ("result", io.BytesIO(bytes(1 << 24)))})
     assert (answer.status_code, answer.content) == (413, b"long")
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"", httpx.RemoteProtocolError),
+        (b"HTTP/1.1 200 OK\r\ncontent-le", httpx.RemoteProtocolError),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nshort", httpx.RemoteProtocolError),
+        (b"220 mail.example ESMTP\r\n\r\n", httpx.RemoteProtocolError),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\nok", httpx.RemoteProtocolError),
+        (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 200_000 + b"\r\n\r\n", httpx.RemoteProtocolError),
+    ],
+    ids=["none", "half a head", "half a body", "another protocol", "two lengths", "endless head"],
+)
+async def test_answer_that_is_none_is_an_error_of_the_network(answer: bytes, error: type[httpx.HTTPError]) -> None:
+    async with serving(answering(answer)) as server, client() as http:
+        with pytest.raises(error) as raised:
+            await http.get(server.url)
+        assert raised.value.request.url == server.url
+
+
+async def test_silent_server_times_out_and_is_disconnected() -> None:
+    async def silent(stream: Stream) -> None:
+        await received(stream)
+        await trio.sleep_forever()
+
+    async with serving(silent, answering(OK)) as server, client(read=0.05) as http:
+        with pytest.raises(httpx.ReadTimeout):
+            await http.get(server.url)
+        assert (await http.get(server.url)).content == b"ok"
 
 
 async def test_request_that_is_cancelled_leaves_no_connection_behind() -> None:
@@ -191,14 +264,38 @@ async def test_request_that_is_cancelled_leaves_no_connection_behind() -> None:
         assert (await http.get(server.url)).content == b"ok"
 
 
-async def test_certificate_must_be_one_that_the_machine_trusts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_that_is_not_there_is_an_error_of_the_connection() -> None:
+    with trio.socket.socket() as unused:
+        await unused.bind(("127.0.0.1", 0))
+        async with client() as http:
+            with pytest.raises(httpx.ConnectError):
+                await http.get(f"http://127.0.0.1:{unused.getsockname()[1]}")
+
+
+async def test_address_that_is_not_of_http_is_refused() -> None:
+    async with client() as http:
+        with pytest.raises(httpx.UnsupportedProtocol):
+            await http.get("ftp://127.0.0.1/")
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """Create a self-signed certificate for 127.0.0.1, with its key."""
+    path = tmp_path / "server.pem"
+    path.write_text(CERTIFICATE, encoding="ascii")
+    return path
+
+
+async def test_certificate_must_be_one_that_the_machine_trusts(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     presented = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    presented.load_cert_chain(PEM)
+    presented.load_cert_chain(certificate)
     async with serving(answering(OK, OK), tls=presented) as server:
         async with client() as http:
             with pytest.raises(httpx.ConnectError):
                 await http.get(server.url)
-        trusted = ssl.create_default_context(cafile=PEM)
+        trusted = ssl.create_default_context(cafile=certificate)
         monkeypatch.setattr(httpx, "create_ssl_context", lambda **_: trusted)
         async with client() as http:
             for _ in range(2):

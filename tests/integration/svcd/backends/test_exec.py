@@ -120,6 +120,16 @@ async def test_its_last_complaint_is_kept_and_no_more_of_it() -> None:
     assert len(failed.value.detail) < 3000
 
 
+async def test_a_program_that_asks_for_another_attempt_gets_one(tmp_path: Path) -> None:
+    text = (
+        "import os, sys\n"
+        "if not os.path.exists(sys.argv[1]): open(sys.argv[1], 'w'); sys.exit(75)\n"
+        "print('{\"output\": 1}')"
+    )
+    async with program(text, str(tmp_path / "mark")) as backend:
+        assert (await backend.run(work_on())).output == 1
+
+
 async def test_a_program_may_end_without_reading_what_it_is_told() -> None:
     async with program("print('{\"output\": 1}')") as backend:
         assert (await backend.run(work_on({"input": "x" * 10**6}))).output == 1

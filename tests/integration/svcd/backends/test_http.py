@@ -57,11 +57,26 @@ async def test_a_job_is_submitted_polled_until_done_and_charged_whole() -> None:
     assert server.asked[0].json == {"input": {"prompt": "x"}, "fps": 24, "version": "v1"}
 
 
+async def test_a_job_that_is_done_when_submitted_is_not_polled() -> None:
+    async with backend({SUBMIT: [job("done", output=[1])]}) as (http, server):
+        assert (await http.run(work_on(modality="image"))).output == [1]
+    assert server.paths() == [SUBMIT]
+
+
 async def test_the_address_to_poll_may_come_with_the_answer() -> None:
     script: Script = {SUBMIT: [job("queued", urls={"get": "/elsewhere"})], "GET /elsewhere": [job("done", output=1)]}
     async with backend(script, poll_url=None, poll_url_path="urls.get") as (http, server):
         await http.run(work_on(modality="image"))
     assert server.paths() == [SUBMIT, "GET /elsewhere"]
+
+
+@pytest.mark.parametrize("address", ["http://h:port/", "ftp://h/"])
+async def test_an_address_to_poll_that_is_none_is_the_providers_fault(address: str) -> None:
+    started = Reply.of({"id": "j1", "status": "queued", "urls": {"get": address}})
+    async with backend({SUBMIT: [started]}, poll_url=None, poll_url_path="urls.get") as (http, _):
+        with pytest.raises(WorkFailed) as failed:
+            await http.run(work_on(modality="image"))
+    assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
 
 
 async def test_files_are_fetched_and_the_key_stays_with_its_server() -> None:
@@ -94,6 +109,31 @@ async def test_data_url_is_carried_without_a_request(address: str, carried: dict
     assert server.paths() == [SUBMIT]
 
 
+@pytest.mark.parametrize("address", ["data:image/png;base64,iVBORw=", "data:image/png", "data:;base64," + "A" * 2000])
+async def test_invalid_or_long_data_url_is_the_providers_fault(address: str) -> None:
+    script: Script = {SUBMIT: [job("done", output=address)]}
+    async with backend(script, download=True, max_answer_bytes=1024) as (http, _):
+        with pytest.raises(WorkFailed) as failed:
+            await http.run(work_on(modality="image"))
+    assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
+
+
+@pytest.mark.parametrize("output", [{"url": "file:///etc/passwd"}, "http://h:port/", 7, {"name": "x"}])
+async def test_result_without_file_url_is_the_providers_fault(output: object) -> None:
+    async with backend({SUBMIT: [job("done", output=output)]}, download=True) as (http, _):
+        with pytest.raises(WorkFailed) as failed:
+            await http.run(work_on(modality="image"))
+    assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
+
+
+async def test_files_that_are_too_large_together_are_given_up() -> None:
+    files: Script = {"GET /f": [Reply(200, (b"x" * 500,))], SUBMIT: [job("done", output=["/f", "/f"])]}
+    async with backend(files, download=True, max_answer_bytes=1024) as (http, _):
+        with pytest.raises(WorkFailed) as failed:
+            await http.run(work_on(modality="image"))
+    assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
+
+
 async def test_failed_job_is_resubmitted_until_exhausted() -> None:
     script: Script = {SUBMIT: [job("queued")], POLL: [job("failed", error="out_of_memory")]}
     async with backend(script) as (http, server):
@@ -112,6 +152,29 @@ async def test_submit_with_lost_response_is_repeated_with_its_key() -> None:
     assert server.asked[0].headers["idempotency-key"] == server.asked[1].headers["idempotency-key"]
 
 
+async def test_a_rejected_job_is_the_clients_fault() -> None:
+    async with backend({SUBMIT: [job("rejected")]}) as (http, _):
+        with pytest.raises(WorkFailed) as failed:
+            await http.run(work_on(modality="image"))
+    assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", False)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        {SUBMIT: [Reply.of({"status": "queued"})]},
+        {SUBMIT: [job("done")]},
+        {SUBMIT: [job("queued")], POLL: [Reply.of({}, 404)]},
+    ],
+    ids=["no id", "no result", "a job that is gone"],
+)
+async def test_misconfigured_response_is_the_providers_fault(script: Script) -> None:
+    async with backend(script) as (http, _):
+        with pytest.raises(WorkFailed) as failed:
+            await http.run(work_on(modality="image"))
+    assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
+
+
 async def test_job_given_up_at_the_deadline_is_cancelled() -> None:
     script: Script = {SUBMIT: [job("queued")], POLL: [job("running")], CANCEL: [Reply.of({})]}
     async with backend(script) as (http, server):
@@ -128,43 +191,3 @@ async def test_repeated_poll_failures_cancel_the_job() -> None:
             await http.run(work_on(modality="image"))
     assert failed.value.reason == "backend_exhausted"
     assert server.paths() == [SUBMIT, POLL, POLL, CANCEL] * 2
-
-
-FAULTS: dict[str, tuple[Script, dict[str, object]]] = {
-    "no id": ({SUBMIT: [Reply.of({"status": "queued"})]}, {}),
-    "no result": ({SUBMIT: [job("done")]}, {}),
-    "a job that is gone": ({SUBMIT: [job("queued")], POLL: [Reply.of({}, 404)]}, {}),
-    **{
-        f"polled at {address}": (
-            {SUBMIT: [job("queued", urls={"get": address})]},
-            {"poll_url": None, "poll_url_path": "urls.get"},
-        )
-        for address in ("http://h:port/", "ftp://h/")
-    },
-    **{
-        f"file {number}": ({SUBMIT: [job("done", output=output)]}, {"download": True, "max_answer_bytes": 1024})
-        for number, output in enumerate(
-            (
-                {"url": "file:///etc/passwd"},
-                "http://h:port/",
-                7,
-                {"name": "x"},
-                "data:image/png;base64,iVBORw=",
-                "data:image/png",
-                "data:;base64," + "A" * 2000,
-            )
-        )
-    },
-    "files too large together": (
-        {"GET /f": [Reply(200, (b"x" * 500,))], SUBMIT: [job("done", output=["/f", "/f"])]},
-        {"download": True, "max_answer_bytes": 1024},
-    ),
-}
-
-
-@pytest.mark.parametrize(("script", "entries"), FAULTS.values(), ids=FAULTS.keys())
-async def test_unusable_answer_is_the_providers_fault(script: Script, entries: dict[str, object]) -> None:
-    async with backend(script, **entries) as (http, _):
-        with pytest.raises(WorkFailed) as failed:
-            await http.run(work_on(modality="image"))
-    assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)

@@ -105,6 +105,13 @@ async def test_a_passing_trouble_is_followed_by_another_attempt(trouble: Reply |
     assert len(server.asked) == 2
 
 
+async def test_every_attempt_failed_is_exhaustion() -> None:
+    async with backend(Reply.of({}, 500), attempts=2) as (openai, server):
+        with pytest.raises(WorkFailed) as failed:
+            await openai.run(work_on())
+    assert (failed.value.reason, failed.value.backend_fault, len(server.asked)) == ("backend_exhausted", True, 2)
+
+
 async def test_a_server_that_nobody_listens_at_is_exhausted_and_not_up() -> None:
     async with backend(Reply.of({})) as (_, server):
         gone = server.url
@@ -114,6 +121,13 @@ async def test_a_server_that_nobody_listens_at_is_exhausted_and_not_up() -> None
             await openai.run(work_on())
         assert not await openai.is_up()
     assert failed.value.reason == "backend_exhausted"
+
+
+async def test_wait_past_the_deadline_fails_the_job_in_time() -> None:
+    async with backend(Reply.of({}, 429, retry_after="60")) as (openai, _):
+        with pytest.raises(WorkFailed) as failed:
+            await openai.run(work_on(deadline=trio.current_time() + 30))
+    assert failed.value.reason == "deadline_wait"
 
 
 async def test_request_is_dropped_at_the_deadline() -> None:

@@ -37,6 +37,16 @@ async def scene(
         yield attrs.evolve(scene, escrow=escrow)
 
 
+@pytest.fixture
+async def sparse_scene(
+    world: World, database_url: str, book: AddressBook, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Scene]:
+    """A coordinator that hosts no escrow and takes no large files."""
+    directory = tmp_path_factory.mktemp("provider")
+    async with staged(world, database_url, book, directory, MAX_BLOB_BYTES=10_000_000) as (scene, _):
+        yield scene
+
+
 @asynccontextmanager
 async def staged(
     world: World, database_url: str, book: AddressBook, directory: Path, **settings: object

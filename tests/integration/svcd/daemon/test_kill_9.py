@@ -4,10 +4,15 @@ for.
 Where a job stands is seen from outside: a proxy holds the call that the stage makes, or the model says that it runs.
 """
 
+import sqlite3
+from contextlib import closing, suppress
+
 import anyio
 import pytest
 
+from common.bundle import BundleItem, bundle_input, read_bundle_output
 from common.canonical_json import canonical
+from svcd.journal.journal import JOURNAL_FILE
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.svcd.daemon.scene import Scene, until
 
@@ -61,6 +66,35 @@ async def test_kill_at_each_stage_ends_every_job_once(
             if name != "fail":
                 assert (await scene.opened(row)).job_id == bytes.fromhex(job[2:])
     promised = [bytes.fromhex(job[2:]) for job in scene.posted]
+    assert await all_violations(scene.database_url, scene.world.anvil.rpc_url, scene.book, promised=promised) == []
+
+
+@pytest.mark.long
+async def test_killed_inside_a_bundle_it_repeats_no_finished_item(scene: Scene) -> None:
+    (scene.directory / "hang").touch()
+    words = [*(f"word {n}" for n in range(20)), "hang"]
+    items = [BundleItem({"input": word, "max_tokens": 5}, word) for word in words]
+    job = await scene.post(plaintext=scene.envelope(bundle_input(items)))
+    journal = scene.directory / "state" / JOURNAL_FILE
+
+    async def only_one_is_left() -> bool:
+        with suppress(sqlite3.OperationalError), closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as read:
+            return read.execute("select count(*) from items").fetchone() == (len(items) - 1,)
+        return False  # the daemon has not created its journal yet
+
+    with scene.daemon() as daemon:
+        await until(only_one_is_left)
+        daemon.kill()
+        daemon.wait()
+    (scene.directory / "hang").unlink()
+    with scene.daemon():
+        row = await scene.ended(job)
+    assert row["status"] == "completed", scene.log
+    results = read_bundle_output((await scene.opened(row)).output)
+    assert [(result.status, result.custom_id) for result in results] == [("completed", word) for word in words]
+    finished = [f"{job}-{n}" for n in range(len(items) - 1)]
+    assert sorted(run for run in scene.runs if run in finished) == sorted(finished)
+    promised = [bytes.fromhex(job[2:])]
     assert await all_violations(scene.database_url, scene.world.anvil.rpc_url, scene.book, promised=promised) == []
 
 

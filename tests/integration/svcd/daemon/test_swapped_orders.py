@@ -2,6 +2,7 @@
 
 import anyio
 import asyncpg
+import httpx
 import pytest
 
 from common.messages.jobs import Order
@@ -77,6 +78,58 @@ async def test_order_swapped_before_its_block_costs_nothing(scene: Scene) -> Non
             assert claims == []
     finally:
         await database.close()
+
+
+@pytest.mark.long
+async def test_claim_after_the_swap_was_indexed_runs_nothing(scene: Scene) -> None:
+    """The provider's claim reaches the coordinator after its book shows the other order."""
+    world, client = scene.world, scene.client
+    with scene.daemon():
+        assert (await scene.ended(await scene.post()))["status"] == "completed", scene.log
+        (scene.directory / "reached").unlink()
+        standing = await reputation(scene)
+        body = await client.paid(designated=world.market.provider_ids[world.wallets.demo_provider.address])
+        quoted = (await client.http.post("/v1/jobs", json=client.order())).json()["quote"]
+        terms = FeeTerms(quoted["fee_bps"], int(quoted["gas_fee"]))
+        answers: list[httpx.Response] = []
+
+        async def post() -> None:
+            answers.append(await client.http.post("/v1/jobs", json=body))
+
+        claim_sent = scene.proxy.hold("claim", body["job_id"], before=True)
+        async with anyio.create_task_group() as tasks, mining_by_hand(world.anvil):
+            tasks.start_soon(post)
+            with anyio.fail_after(40):
+                await claim_sent.wait()
+            call = swapped_post(client, body, terms, rate_in=0, rate_out=0)
+            await ahead_of_the_relayer(world.anvil, client.address, str(world.market.jobs), call)
+            await world.anvil.call("evm_mine")
+            await world.anvil.call("evm_setAutomine", True)
+
+            async def swap_indexed() -> bool:
+                found = await client.http.get(f"/v1/jobs/{body['job_id']}")
+                return found.status_code == 200 and found.json().get("svc", {}).get("rate_in") == "0"
+
+            await until(swap_indexed)
+            scene.proxy.forward()
+            await until(lambda: is_true(answers))
+
+        assert (answers[0].status_code, answers[0].json()["error"]["code"]) == (409, "DuplicateJob")
+
+        async def claim_refused() -> bool:
+            return bool(refusals(scene, body["job_id"]))
+
+        await until(claim_refused)
+        assert "UnknownJob" in refusals(scene, body["job_id"])[0]
+        assert not (scene.directory / "reached").exists()  # the model was not run
+        assert (await scene.row(body["job_id"]))["status"] == "queued"
+        assert (await registered(scene))["active_jobs"] == "0"
+        assert await reputation(scene) >= standing
+        assert (await scene.ended(await scene.post()))["status"] == "completed", scene.log
+
+
+def refusals(scene: Scene, job: str) -> list[str]:
+    return [line for line in scene.log.splitlines() if '"claim refused"' in line and job[2:] in line]
 
 
 async def is_true(values: list[object]) -> bool:

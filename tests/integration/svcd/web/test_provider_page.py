@@ -119,6 +119,21 @@ async def test_page_with_history_is_legible_at_every_size(scene: Scene, browser:
             await browser.picture(f"svcd-{look}-checks")
 
 
+@LONG
+async def test_withheld_claims_are_explained(scene: Scene, browser: Browser) -> None:  # noqa: F811
+    """The registry has another box key than the daemon."""
+    await scene.provider.sign_in("provider")
+    other = scene.provider.set_identity(b"\x07" * 32, b"{}")
+    assert (await scene.provider.run(other)).status_code == 201
+    with scene.daemon():
+        await opened(browser, url_of(scene))
+        await browser.see("#idle", "Box key differs")
+        await browser.see("#idle", "svcd identity")
+        await browser.see("#checks .notice", "Box key")
+        await at_peace(browser, url_of(scene))
+        await browser.picture("svcd-withheld")
+
+
 def add_history(scene: Scene) -> None:  # noqa: F811
     """Give the journal a month of days and standing."""
     path = scene.directory / "state" / JOURNAL_FILE
