@@ -80,3 +80,17 @@ def test_settings_command_imports_only_settings() -> None:
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "relayer" in ran.stdout
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_idle_command_line_imports_no_server_or_client(option: str) -> None:
+    code = (
+        "import sys; from coordinatord.run.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'aiohttp', 'asyncpg', 'hypercorn', 'httptools', 'structlog', 'rich', 'coordinatord.run.app'}\n"
+        "sys.exit(sorted(heavy & set(sys.modules)) or 0)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, option], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout

@@ -6,8 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
 from coordinatord.run import commands
+from coordinatord.run.cli import coordinatord
 from coordinatord.run.config import variable_names
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
@@ -65,3 +67,11 @@ def test_reader_that_stops_reading_is_no_error(unbuffered: str) -> None:
     ran = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, env=environment, check=False)
     os.close(writing)
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_there_are_at_most_64_settings() -> None:
+    assert len(variable_names()) <= 64
+
+
+def test_help_fits_two_screens() -> None:
+    assert len(CliRunner().invoke(coordinatord, ["--help"]).output.splitlines()) <= 48

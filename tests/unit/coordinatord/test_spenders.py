@@ -16,3 +16,7 @@ def test_table_names_signers_and_lines_figures_up() -> None:
         "all newcomers                               post                  0            400",
         "the coordinator                             reclaim               7              7",
     ]
+
+
+def test_nothing_spent_is_said_so() -> None:
+    assert spender_table([]) == "no gas was spent in the last 24 hours"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from devnet.child import Program, start_program
-from devnet.failure_causes import find_cause, find_closed_folder
+from devnet.failure_causes import find_cause, find_closed_folder, find_error_line
 
 PLACE = Path("/market")
 
@@ -33,6 +33,11 @@ def test_killed_program_is_reported_with_free_memory() -> None:
     assert "memory" in str(find_cause(-9, "all is well\n", PLACE))
 
 
+def test_symptom_that_is_not_known_has_no_cause_made_up_for_it() -> None:
+    assert find_cause(1, "something else\n", PLACE) is None
+    assert find_cause(0, "", PLACE) is None
+
+
 def test_folder_that_cannot_be_entered_is_named(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     (closed / "within").mkdir(parents=True)
@@ -44,6 +49,21 @@ def test_folder_that_cannot_be_entered_is_named(tmp_path: Path) -> None:
     assert first is not None
     assert closed.is_relative_to(first)  # this folder or one of its parents
     assert str(first) in str(find_cause(1, "initdb: Permission denied", closed / "within"))
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        (
+            "initdb: error: cannot be run as root\ninitdb: hint: log in as another\n",
+            "initdb: error: cannot be run as root",
+        ),
+        ("ready\nsteady\n", "steady"),
+        ("", ""),
+    ],
+)
+def test_most_informative_line_is_shown(log: str, line: str) -> None:
+    assert find_error_line(log) == line
 
 
 @pytest.mark.anyio

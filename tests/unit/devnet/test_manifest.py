@@ -2,7 +2,10 @@ import json
 import shlex
 from pathlib import Path
 
+import pytest
+
 from devnet.client_environment import export_commands
+from devnet.errors import DevnetError
 
 
 def test_exports_are_the_first_client_and_where_it_buys(tmp_path: Path) -> None:
@@ -25,6 +28,11 @@ def test_exports_are_the_first_client_and_where_it_buys(tmp_path: Path) -> None:
         ["export", f"SVC_ADDRESSES_FILE={tmp_path}/addresses.json"],
         ["export", f"SVC_KNOWN_MARKETS={tmp_path}/known/markets.json"],
     ]
+
+
+def test_devnet_that_is_not_up_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(DevnetError, match="start one with `make devnet`"):
+        export_commands(tmp_path)
 
 
 def test_exports_for_own_wallet_replace_the_first_clients(tmp_path: Path) -> None:

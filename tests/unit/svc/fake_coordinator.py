@@ -1,7 +1,6 @@
 """A scripted coordinator that records its requests."""
 
 import json
-import time
 from collections.abc import AsyncIterable, Callable
 from typing import Any
 
@@ -9,8 +8,7 @@ import anyio
 import attrs
 import httpx
 
-from common.box import PublicKey, SecretKey
-from common.escrow_evidence import report_data
+from common.box import SecretKey
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from svc.client import Client
@@ -21,7 +19,6 @@ WALLET = Wallet(bytes(31) + b"\x01")
 BOX_SECRET = SecretKey(bytes(range(32)))
 JOB_REGISTRY = "0x" + "11" * 20
 FEE_BPS, GAS_FEE = 250, 2_000
-FAR_FUTURE = 9_999_999_999
 
 DEPLOYMENT = {
     "chain_id": 31337,
@@ -84,8 +81,6 @@ class FakeCoordinator:
             "GET /v1/models/demo/text": [Answer(200, MODEL)],
             "GET /evm/providers/7": [Answer(200, provider())],
             "GET /evm/asks": [Answer(200, {"asks": [], "as_of_block": "5"})],
-            "GET /auth/nonce": [Answer(200, {"nonce": "ab" * 16, "expires_at": FAR_FUTURE, "chain_id": 31337})],
-            "POST /auth/session": [Answer(200, {"token": "token", "expires_at": FAR_FUTURE})],
             **self.script,
         }
 
@@ -152,12 +147,6 @@ def provider(**changed: object) -> dict[str, Any]:
     }
 
 
-def escrow(public: PublicKey, key: str | None = None, **changed: Any) -> Answer:
-    """Answer with an escrow's key and its evidence. `key`: another key than that of the evidence."""
-    said = {"type": "static-coordinator-v1", "report_data": report_data(public).hex(), "debug": False, "release": 1}
-    return Answer(200, {"escrow_public_key": key or public.raw.hex(), "evidence": said | changed, "issued_at": 1})
-
-
 def quoting(gas_fee: int = GAS_FEE, status: int = 402, **changed: object) -> Callable[[Asked], Answer]:
     """Answer with the quote of the requested order. `changed` fields make the quote false."""
 
@@ -209,23 +198,6 @@ def job(job_id: str, status: str = "queued", **changed: Any) -> dict[str, Any]:
     body = {**top, "result_cid": None, "as_of_block": "5"} | {k: v for k, v in changed.items() if k not in details}
     details |= {k: v for k, v in changed.items() if k in details}
     return body | {"svc": details | (_cost(details) if status == "completed" else {})}
-
-
-def batch(status: str = "validating", **changed: Any) -> dict[str, Any]:
-    return {
-        **{"id": "b1", "object": "batch", "endpoint": "/v1/responses", "input_file_id": "f1"},
-        **{"completion_window": "1h", "status": status, "created_at": 1, "expires_at": int(time.time()) + 3600},
-        **{"request_counts": {"completed": 0, "failed": 0, "total": 1}, "svc": {"sla": "1h"}, "metadata": {}},
-        **changed,
-    }
-
-
-def file(**changed: Any) -> dict[str, Any]:
-    return {
-        **{"id": "f1", "object": "file", "bytes": 1, "created_at": 1, "expires_at": 2, "filename": "f"},
-        **{"purpose": "batch", "status": "uploaded", "svc": {"cid": "bafyf", "lines": 1}},
-        **changed,
-    }
 
 
 def _cost(details: dict[str, Any]) -> dict[str, Any]:

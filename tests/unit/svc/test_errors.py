@@ -13,9 +13,9 @@ from svc import files, jobs, market, webhooks
 from svc.batches import batches
 from svc.client import Client
 from svc.core.retries import RetryPolicy
-from svc.errors import FileFailed, SvcError
+from svc.errors import FileFailed, OrderRefused, SvcError
 from svc.sync_client import SyncClient
-from tests.unit.svc.fake_coordinator import FakeCoordinator
+from tests.unit.svc.fake_coordinator import Answer, FakeCoordinator
 
 pytestmark = pytest.mark.anyio
 
@@ -88,8 +88,20 @@ async def test_odd_arguments_raise_only_svc_errors(part: str, name: str) -> None
                 await act(client, part, name, usual | ({changed: value} if changed else {}))
 
 
-async def test_missing_file_is_an_svc_error_and_an_os_error() -> None:
+async def test_refused_input_is_an_order_refused() -> None:
     async with FakeCoordinator().client() as client:
+        with pytest.raises(OrderRefused) as refused:
+            await client.batches.prepare(["{}"], window="10m")
+    assert refused.value.message
+
+
+async def test_missing_file_is_an_svc_error_and_an_os_error() -> None:
+    coordinator = FakeCoordinator()
+    coordinator.tell(
+        "GET /auth/nonce", Answer(200, {"nonce": "00" * 16, "expires_at": 9_999_999_999, "chain_id": 31337})
+    )
+    coordinator.tell("POST /auth/session", Answer(200, {"token": "svc_sess_x", "expires_at": 9_999_999_999}))
+    async with coordinator.client() as client:
         with pytest.raises(FileFailed) as failed:
             await client.files.upload(MISSING, "batch")
     assert isinstance(failed.value, OSError)

@@ -7,6 +7,7 @@ import attrs
 import pytest
 
 from common.box import SecretKey
+from common.escrow_evidence import report_data
 from common.quotes import FeeTerms
 from common.scalars import hex_of
 from svc.core.known_market import KnownMarket
@@ -19,7 +20,6 @@ from tests.unit.svc.fake_coordinator import (
     DEPLOYMENT,
     Answer,
     FakeCoordinator,
-    escrow,
     provider,
     quoting,
 )
@@ -35,12 +35,18 @@ CHAIN, PROVIDER = "GET /evm/chain", "GET /evm/providers/7"
 
 @pytest.fixture
 def coordinator() -> FakeCoordinator:
-    return FakeCoordinator({JOBS: [in_turn(submitted=[])], "GET /key": [escrow(BOX_SECRET.public)]})
+    return FakeCoordinator({JOBS: [in_turn(submitted=[])], "GET /key": [_escrow(BOX_SECRET.public.raw)]})
 
 
 @pytest.fixture
 def known(tmp_path: Path) -> KnownMarkets:
     return KnownMarkets(tmp_path / "svc" / "known_markets.json")
+
+
+def _escrow(key: bytes, kind: str = "static-coordinator-v1") -> Answer:
+    public = SecretKey(bytes(range(32))).public if key == BOX_SECRET.public.raw else OTHER_KEY
+    evidence = {"type": kind, "report_data": report_data(public).hex(), "debug": False, "release": 1}
+    return Answer(200, {"escrow_public_key": key.hex(), "evidence": evidence, "issued_at": 1})
 
 
 def _changed(**fields: Any) -> Answer:
@@ -154,7 +160,7 @@ async def test_escrows_other_key_is_refused_until_it_is_accepted(
     coordinator: FakeCoordinator, known: KnownMarkets
 ) -> None:
     await coordinator.client(known_markets=known, on_first_use=str).escrow()
-    coordinator.tell("GET /key", escrow(OTHER_KEY))
+    coordinator.tell("GET /key", _escrow(OTHER_KEY.raw))
     with pytest.raises(EscrowUntrusted) as refused:
         await coordinator.client(known_markets=known).prepare("demo/text", "hello", rate_in=1)
     assert refused.value.code == "escrow_changed"
@@ -167,18 +173,18 @@ async def test_escrows_other_key_is_refused_until_it_is_accepted(
 async def test_development_escrow_cannot_replace_a_real_one(coordinator: FakeCoordinator, known: KnownMarkets) -> None:
     mock = "mock-coordinator-v1"
     taking = {"known_markets": known, "allow_mock_escrow": True, "on_first_use": str}
-    coordinator.tell("GET /key", escrow(BOX_SECRET.public, type=mock))
+    coordinator.tell("GET /key", _escrow(BOX_SECRET.public.raw, mock))
     await coordinator.client(**taking).escrow()
-    coordinator.tell("GET /key", escrow(OTHER_KEY, type=mock))
+    coordinator.tell("GET /key", _escrow(OTHER_KEY.raw, mock))
     await coordinator.client(**taking).escrow()
     entry = known.get(URL)
     assert entry is not None
     assert dict(entry.escrow_keys) == {OTHER_KEY.raw.hex(): mock}
-    coordinator.tell("GET /key", escrow(BOX_SECRET.public))
+    coordinator.tell("GET /key", _escrow(BOX_SECRET.public.raw))
     with pytest.raises(EscrowUntrusted):  # the actual escrow is announced and accepted
         await coordinator.client(**taking).escrow()
     known.change(URL, lambda entry: entry and attrs.evolve(entry, escrow_keys={"ab" * 32: "static-coordinator-v1"}))
-    coordinator.tell("GET /key", escrow(BOX_SECRET.public, type=mock))
+    coordinator.tell("GET /key", _escrow(BOX_SECRET.public.raw, mock))
     with pytest.raises(EscrowUntrusted) as refused:
         await coordinator.client(**taking).escrow()
     assert refused.value.code == "escrow_changed"

@@ -31,7 +31,6 @@ from tests.unit.svc.fake_coordinator import (
     FakeCoordinator,
     Told,
     failing,
-    file,
     job,
     posted,
     provider,
@@ -98,6 +97,14 @@ async def test_submission_is_signed_sealed_and_paid(coordinator: FakeCoordinator
     assert recover_address(payment, bytes.fromhex(body["auth_sig"][2:])) == WALLET.address
     assert (body["rate_in"], body["rate_out"], body["designated"]) == ("1000000", "2000000", 7)
     assert int(body["expires_at"]) - time.time() == pytest.approx(7200, abs=5)
+
+
+@pytest.mark.parametrize(("window", "margin", "life"), [("5m", 600, 900), ("batch", 600, 86_400), ("1h", 0, 3600)])
+async def test_order_stands_for_its_window_and_the_margin_that_was_set(
+    coordinator: FakeCoordinator, window: str, margin: int, life: int
+) -> None:
+    prepared = await coordinator.client(settlement_margin=margin).prepare("demo/text", "hello", window=window)
+    assert prepared.terms.expires_at - time.time() == pytest.approx(life, abs=5)
 
 
 async def test_open_order_without_an_escrow_is_refused(coordinator: FakeCoordinator) -> None:
@@ -207,13 +214,8 @@ async def test_submission_is_not_made_again_on_an_error_status(coordinator: Fake
     assert len(submissions(coordinator)) == 1
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [Dropped(), Answer(502, b"<html>"), failing(500, "internal_error")],
-    ids=["none", "502", "500"],
-)
-async def test_lost_submission_is_read_back_and_not_resent(coordinator: FakeCoordinator, answer: Told) -> None:
-    coordinator.tell(JOBS, in_turn(submitted=[answer]))
+async def test_lost_submission_is_read_back_and_not_resent(coordinator: FakeCoordinator) -> None:
+    coordinator.tell(JOBS, in_turn(submitted=[Dropped()]))
     client = coordinator.client()
     prepared = await client.prepare("demo/text", "hello")
     coordinator.tell(f"GET /v1/jobs/{prepared.id}", Answer(200, job(prepared.id)))
@@ -232,6 +234,20 @@ async def test_lost_submission_is_resent_if_the_job_is_absent(
     first, second = submissions(coordinator)
     assert first.body == second.body
     assert f"GET /v1/jobs/{prepared.id}" in coordinator.routes()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [Answer(502, b"<html>"), Answer(504, b"<html>"), failing(500, "internal_error")],
+    ids=["502", "504", "500"],
+)
+async def test_possibly_successful_submission_is_read_back(coordinator: FakeCoordinator, answer: Answer) -> None:
+    coordinator.tell(JOBS, in_turn(submitted=[answer]))
+    client = coordinator.client()
+    prepared = await client.prepare("demo/text", "hello")
+    coordinator.tell(f"GET /v1/jobs/{prepared.id}", Answer(200, job(prepared.id)))
+    assert (await client.submit(prepared)).job_id == prepared.id
+    assert len(submissions(coordinator)) == 1
 
 
 @pytest.mark.parametrize("trouble", [Dropped(), failing(503, "not_ready", retryable=True)], ids=["away", "behind"])
@@ -280,12 +296,15 @@ async def test_broadcast_without_receipt_is_followed_not_resent(coordinator: Fak
 
 
 async def test_container_too_large_for_a_body_is_uploaded_and_named(coordinator: FakeCoordinator) -> None:
-    coordinator.tell("POST /v1/files", Answer(200, file(purpose="input")))
+    coordinator.tell("GET /auth/nonce", Answer(200, {"nonce": "ab" * 16, "expires_at": 1, "chain_id": 31337}))
+    coordinator.tell("POST /auth/session", Answer(200, {"token": "t", "expires_at": int(time.time()) + 1000}))
+    file = {"id": "f", "bytes": 1, "created_at": 1, "expires_at": 2, "filename": "f", "purpose": "input"}
+    coordinator.tell("POST /v1/files", Answer(200, file | {"status": "uploaded", "svc": {"cid": "bafyc", "lines": 0}}))
     client = coordinator.client()
     await client.submit(await client.prepare("demo/text", "x" * MAX_INLINE_CONTAINER_BYTES), max_amount=10**7)
     (upload,), (submission,) = coordinator.to("POST /v1/files"), submissions(coordinator)
     assert upload.body.index(b'name="purpose"') < upload.body.index(b'name="file"')
-    assert submission.body["container_cid"] == "bafyf"
+    assert submission.body["container_cid"] == "bafyc"
     assert "container" not in submission.body
 
 

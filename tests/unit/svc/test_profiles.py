@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.refusal import Refused
+from common.settings.reader import settings_of
 from svc.profiles import find_overrides, profiles_path, read_variables
 from svc.settings import Settings
 from svc.variables import Variables
@@ -100,6 +101,10 @@ def test_file_is_looked_for_in_the_configuration_folder(tmp_path: Path) -> None:
     assert read_variables({"HOME": str(tmp_path)}) == Variables()
     with pytest.raises(Refused, match="file not found"):
         read_variables({"SVC_CONFIG": str(tmp_path / "none.toml")})
+
+
+def test_there_are_at_most_sixteen_variables() -> None:
+    assert len(settings_of(Variables)) + 2 <= 16  # plus SVC_CONFIG and SVC_PROFILE
 
 
 def test_empty_variable_hides_the_setting_of_the_profile(file: Path) -> None:

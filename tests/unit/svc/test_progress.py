@@ -202,7 +202,7 @@ async def test_stream_that_breaks_off_is_opened_again() -> None:
     assert all(asked.query == {"provisional": "1"} for asked in order.coordinator.asked if "/events" in asked.route)
 
 
-async def test_progress_of_another_job_or_none_is_ignored() -> None:
+async def test_progress_of_another_job_is_ignored() -> None:
     order = await ordered()
     other = progress("0x" + "08" * 32, "completed", CLAIM, settle())
     data = f"event: provisional\ndata: {json.dumps(other)}\n\n".encode()
@@ -210,13 +210,18 @@ async def test_progress_of_another_job_or_none_is_ignored() -> None:
     order.tell("progress", *order.told(("queued", ())))
     with pytest.raises(WaitTimedOut):
         await order.client.first_result(order.prepared, timeout=20)
-    unreadable = b'event: provisional\ndata: {"job_id": "\xff"}\n\n'
-    order.tell("events", Answer(200, unreadable, {"content-type": "text/event-stream"}))
-    with pytest.raises(WaitTimedOut):
-        await order.client.first_result(order.prepared, timeout=20)
     order.tell("progress", Answer(200, other))  # an invalid answer counts as no progress, so wait for the chain
     order.ends()
     assert not (await order.result()).provisional
+
+
+async def test_unreadable_progress_is_ignored() -> None:
+    order = await ordered()
+    data = b'event: provisional\ndata: {"job_id": "\xff"}\n\n'
+    order.tell("events", Answer(200, data, {"content-type": "text/event-stream"}))
+    order.tell("progress", *order.told(("queued", ())))
+    with pytest.raises(WaitTimedOut):
+        await order.client.first_result(order.prepared, timeout=20)
 
 
 # --- coordinators with fewer routes -------------------------------------------------------------------------
@@ -371,6 +376,15 @@ async def test_cancellation_waits_for_the_posts_block() -> None:
     order.coordinator.tell(cancel, unknown)
     with pytest.raises(InvalidRequest):
         await order.client.cancel(order.prepared.id)
+
+
+def test_sync_client_waits_for_the_end_of_a_provisional_result() -> None:
+    coordinator = FakeCoordinator()
+    with coordinator.sync_client() as client:
+        given = job("0x" + "07" * 32, "completed", **SETTLED)
+        coordinator.tell(f"GET /v1/jobs/{given['id']}", Answer(200, given))
+        final = Result(client.jobs.get(str(given["id"])), "out", {})
+        assert client.settled(final) is final
 
 
 async def test_wait_before_the_posts_block_polls_every_second() -> None:

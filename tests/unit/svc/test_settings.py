@@ -12,9 +12,16 @@ from svc.client import Client
 from svc.errors import OrderRefused
 from svc.settings import Settings
 from svc.signers import LocalSigner
+from svc.variables import PUBLIC_GATEWAY
 
 KEY = "0x" + "01" * 32
 BOOK = AddressBook(1, 7, *(bytes([n]) * 20 for n in (1, 2, 3, 4)), 6, TokenDomain("Dollar", "1"))
+
+
+def test_defaults_are_local_coordinator_and_public_gateway() -> None:
+    settings = Settings.resolve(environment={})
+    assert (settings.gateways, settings.signer, settings.cipher_key) == ((PUBLIC_GATEWAY,), None, None)
+    assert settings.settlement_margin == 3600
 
 
 def test_environment_is_taken() -> None:

@@ -67,3 +67,13 @@ def test_no_stage_gives_a_reason_that_is_not_known() -> None:
     given = set(re.findall(r'WorkFailed\(\s*"([a-z0-9_A-Z]+)"', sources))
     assert len(given) > 15
     assert given <= set(KNOWN_REASONS)
+
+
+def test_every_known_reason_is_explained_to_the_operator() -> None:
+    reference = (_PACKAGE.parent / "docs/providers/reference.md").read_text()
+    patterns = {"settle_http_": "settle_http_<status>", "session_http_": "session_http_<status>"}
+    for reason in KNOWN_REASONS:
+        shown = next((pattern for start, pattern in patterns.items() if reason.startswith(start)), reason)
+        if re.match("settle_[A-Z]", reason):
+            shown = "settle_<contract error>"
+        assert f"`{shown}`" in reference, reason

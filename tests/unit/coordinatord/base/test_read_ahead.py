@@ -37,17 +37,6 @@ async def test_error_of_the_source_is_raised_unchanged() -> None:
         await consume()
 
 
-async def test_failed_source_does_not_look_complete() -> None:
-    async def consume() -> None:
-        async with read_ahead(counting([], failing_at=2)) as pieces:
-            async for _ in pieces:
-                pass
-            raise ValueError("the pieces were taken for the whole source")
-
-    with pytest.raises(KeyError):
-        await consume()
-
-
 async def test_block_that_leaves_early_stops_the_source() -> None:
     made: list[int] = []
     async with read_ahead(counting(made)) as pieces:

@@ -41,6 +41,18 @@ def test_allocation_equals_the_line_by_line_reference(market: tuple[list[Demand]
     assert allocate_lines(*market) == one_by_one(*market)
 
 
+@given(markets())
+def test_allocation_respects_room_and_line_counts(
+    market: tuple[list[Demand], dict[int, int]],
+) -> None:
+    wanted, room = market
+    plans = allocate_lines(wanted, room)
+    for provider, most in room.items():
+        assert sum(plan.get(provider, 0) for plan in plans) <= most
+    for (lines, _), plan in zip(wanted, plans, strict=True):
+        assert sum(plan.values()) <= lines
+
+
 @given(st.integers(0, 300), rooms)
 def test_equals_differ_by_one_at_most_while_both_have_room(lines: int, room: dict[int, int]) -> None:
     turns = distribute_round_robin(lines, room)

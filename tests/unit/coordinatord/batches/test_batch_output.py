@@ -7,7 +7,7 @@ from common.scalars import hex_of
 from coordinatord.api.batches.batches import batch_status, is_cancellable
 from coordinatord.api.batches.batches_sql import BatchRow
 from coordinatord.api.batches.lines_sql import EndedLine
-from coordinatord.api.batches.output import error_line, output_line
+from coordinatord.api.batches.output import error_line, output_file_id, output_line
 
 JOB = b"\x0a" * 32
 NEW_BATCH = BatchRow(
@@ -84,3 +84,9 @@ def test_output_line_carries_no_body() -> None:
     line = json.loads(text)
     assert line["response"] == {"status_code": 200, "request_id": hex_of(JOB), "body": None}
     assert line["svc"] == {"job_id": hex_of(JOB)} | told
+
+
+def test_file_ids_follow_from_the_batch() -> None:
+    ids = {output_file_id(batch, which) for batch in ("batch_1", "batch_2") for which in ("output", "error")}
+    assert len(ids) == 4
+    assert output_file_id("batch_1", "output") in ids

@@ -117,6 +117,12 @@ def test_unpaid_order_lists_the_missing_fields(check: Check, submitter: Submitte
     ]
 
 
+def test_member_that_is_malformed_is_named_alone(check: Check, submitter: Submitter) -> None:
+    skipped = check({**submitter.line(), "units_in": -1})
+    assert isinstance(skipped, LineRecord)
+    assert skipped.message.startswith("units_in must be")
+
+
 @pytest.mark.parametrize(
     ("signed", "code"),
     [
@@ -132,6 +138,13 @@ def test_terms_out_of_range_are_named(check: Check, submitter: Submitter, signed
     skipped = check(line)
     assert isinstance(skipped, LineRecord)
     assert (skipped.code, hex_of(skipped.job_id or b"")) == (code, line["job_id"])
+
+
+def test_cap_that_fits_no_uint128_is_named(check: Check, submitter: Submitter) -> None:
+    huge = {"rate_in": str(2**128 - 1), "units_in": str(2**32 - 1)}
+    skipped = check({**submitter.line(), **huge})
+    assert isinstance(skipped, LineRecord)
+    assert skipped.code == "cap_overflow"
 
 
 ANYTHING = st.recursive(

@@ -12,6 +12,7 @@ from tests.unit.coordinatord.book.polling import (
     HERE,
     KEY,
     NOTHING,
+    RICH,
     US,
     WANTED,
     World,
@@ -45,6 +46,12 @@ async def test_unknown_model_is_refused_before_any_write(world: World) -> None:
         await looked(world)
     assert refused.value.param == "model"
     assert world.told("live") == []
+
+
+async def test_filters_are_those_of_the_poll(world: World) -> None:
+    wanted = attrs.evolve(WANTED, owner=RICH, min_rate_in=3, min_rate_out=4, posted_before=5)
+    await looked(world, wanted=wanted)
+    assert world.told("lease") == [(KEY, 2, wanted, 15_000)]
 
 
 async def test_poll_for_the_jobs_of_a_provider_leases_none(world: World) -> None:

@@ -38,8 +38,7 @@ def test_file_that_is_no_keystore_is_refused(tmp_path: Path, text: str) -> None:
         load_keystore(private(tmp_path / "k", text), lambda: "p")
 
 
-def test_new_keystore_is_its_owners_alone_and_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Account, "_default_kdf", "pbkdf2")  # scrypt takes seconds
+def test_new_keystore_is_its_owners_alone_and_replaces_nothing(tmp_path: Path) -> None:
     path = tmp_path / "new.json"
     address = create_keystore(path, "word")
     assert path.stat().st_mode & 0o777 == 0o600

@@ -60,6 +60,10 @@ def test_generation_is_kept_while_its_jobs_can_be_claimed(generations: Generatio
     assert generations.oldest_first() == (second,)
 
 
+def test_retention_covers_an_order_and_its_window() -> None:
+    assert RETENTION_MS > 2 * 86_400_000
+
+
 def test_instances_with_equal_generations_announce_the_same(generations: Generations) -> None:
     held = [Generation(KeyPair.generate(), 0) for _ in range(3)]
     other = Generations(EVERY, LEAD)

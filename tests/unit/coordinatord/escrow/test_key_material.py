@@ -46,3 +46,8 @@ def test_secret_shows_in_no_repr_and_in_no_traceback() -> None:
     assert SECRET.hex() not in shown
     assert repr(bytes(SECRET))[2:-1] not in shown
     assert key.public.raw.hex() in shown
+
+
+def test_key_of_another_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="32 bytes"):
+        KeyPair(bytearray(31))

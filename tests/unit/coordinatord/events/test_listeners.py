@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from common.api.events import EventKind
-from coordinatord.api.events import listeners
+from coordinatord.api.events import listeners, messages
 from coordinatord.api.events.connection_limits import ConnectionLimits
 from coordinatord.api.events.events_sql import EventFilter, LoggedEvent
 from coordinatord.api.events.listeners import MAX_EVENTS_PER_PIECE, Listener, stream_events
@@ -132,6 +132,13 @@ async def test_changed_progress_follows_the_events_of_its_moment() -> None:
     assert await anext(pieces) == event_message(claimed(13))
     listener.wake()
     assert await anext(pieces) == b"second"
+
+
+def test_event_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    event = claimed(12)
+    first = event_message(event)
+    monkeypatch.setattr(messages, "event_data", None)
+    assert event_message(event) is first
 
 
 async def test_reader_that_lags_is_sent_bounded_pieces() -> None:

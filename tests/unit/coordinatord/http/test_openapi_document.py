@@ -13,11 +13,13 @@ from common.api.member_texts import MEMBER_TEXTS
 from common.api.worked_order import ANY_SIGNATURE
 from coordinatord.api.orders.bodies import OrderBody, read_submission
 from coordinatord.http.openapi import build_openapi_document
+from docs.http_reference import http_reference
 from tests.support.openapi import OPENAPI, declared, document
 from tests.vectors.vector_file import cases
 
 Schema = dict[str, Any]
 DOCUMENT: Schema = json.loads(json.dumps(build_openapi_document(declared())))
+REFERENCE = http_reference(DOCUMENT)
 OPERATIONS = {one["operationId"]: one for methods in DOCUMENT["paths"].values() for one in methods.values()}
 by_operation = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
 
@@ -79,6 +81,54 @@ def test_every_property_has_a_description() -> None:
     assert lacking == []
     kinds = {"a decimal integer"}
     assert [at for at, member in _all_properties() if member["description"] in kinds] == []
+
+
+def test_times_and_amounts_name_their_unit() -> None:
+    times = re.compile(r"(_at|_before|signed_at)$")
+    for at, member in _all_properties():
+        if times.search(at):
+            assert "Unix seconds" in member["description"], at
+        if re.search(r"\.(amount|cap|fee|gas_fee|rate_in|rate_out|escrowed)$", at):
+            assert "base units" in member["description"], at
+        if at.endswith("_ms"):
+            assert "milliseconds" in member["description"], at
+
+
+def test_enumerated_numbers_have_documented_meanings() -> None:
+    job = DOCUMENT["components"]["schemas"]["Job"]["properties"]
+    for name, most in (("state", 3), ("ended_because", 5)):
+        assert job[name]["enum"] == list(range(most + 1))
+        assert len(job[name]["x-enum-descriptions"]) == len(job[name]["x-enum-varnames"]) == most + 1
+        assert all(f"- {n} {job[name]['x-enum-varnames'][n]}: " in job[name]["description"] for n in range(most + 1))
+
+
+def test_headings_of_the_reference_are_unique() -> None:
+    headings = re.findall(r"^#+ (.+)$", REFERENCE, re.MULTILINE)
+    assert len(headings) == len(set(headings))
+    assert len(headings) >= len(OPERATIONS) + len(DOCUMENT["tags"])
+
+
+def test_members_of_one_variant_are_marked() -> None:
+    section = REFERENCE.split("\n### GET /key\n")[1].split("\n### ")[0]
+    told = dict(re.findall(r"^\| `evidence\.(\w+)` \| (.*) \|$", section, re.MULTILINE))
+    alone = {name for name, said in told.items() if "of `mock-coordinator-v1` alone: " in said}
+    assert alone == {"measurement", "tcb", "quote"}
+    assert told["type"].startswith("`static-coordinator-v1` or `mock-coordinator-v1` |")
+    assert told.keys() - alone == {"type", "report_data", "debug", "release"}
+
+
+def test_each_body_variant_is_named_with_its_members() -> None:
+    section = REFERENCE.split("\n### POST /evm/simulate/claim\n")[1].split("\n### ")[0]
+    bodies = re.findall(r"\n`(\w+)`:\n\n```json\n(.*?)\n```\n\n(.*?)(?=\n\n)", section, re.DOTALL)
+    assert [name for name, _, _ in bodies] == ["ClaimAccepted", "ClaimRefused"]
+    for _, example, table in bodies:
+        assert list(json.loads(example)) == re.findall(r"^\| `(\w+)`", table, re.MULTILINE)
+
+
+def test_member_is_described_for_its_own_shape() -> None:
+    shapes = DOCUMENT["components"]["schemas"]
+    assert shapes["ProviderList"]["properties"]["providers"]["description"] == "providers by id"
+    assert "those that take the job come first" in shapes["Why"]["properties"]["providers"]["description"]
 
 
 def test_every_described_property_is_used() -> None:
@@ -159,6 +209,12 @@ def test_example_signatures_are_valid_or_recognisable() -> None:
                 assert true.get(value), one
                 found.add(value)
     assert len(found) == 4
+
+
+def test_nothing_in_it_is_of_one_deployment() -> None:
+    text = json.dumps(DOCUMENT)
+    assert [url for url in re.findall(r"https?://[^\s\"]+", text) if ".example" not in url] == []
+    assert [server["url"] for server in DOCUMENT["servers"]] == ["/"]
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:

@@ -122,3 +122,9 @@ def test_contract_errors_are_the_contracts() -> None:
     assert len(CONTRACTS) == sum(len(error.names) for error in CONTRACT_ERRORS)
     assert abi - NOT_EXPLAINED == CONTRACTS
     assert abi >= NOT_EXPLAINED
+
+
+def test_cause_and_remedy_are_said() -> None:
+    assert [
+        error for error in (*UNCODED_ERRORS.values(), *ERRORS_BY_CODE.values()) if not (error.cause and error.remedy)
+    ] == []

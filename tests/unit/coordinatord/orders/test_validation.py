@@ -4,6 +4,7 @@ import base64
 import hashlib
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import attrs
@@ -11,20 +12,24 @@ import msgspec
 import pytest
 
 from common import abi, framing
+from common.api import errors
 from common.api.fields import read_object
 from common.api.limits import MAX_ORDER_LIFETIME_S, MAX_SLA_S
 from common.eip712 import struct_hash
 from common.refusal import Refused
 from common.sealed_stream import HEAD_BYTES
+from coordinatord.api.files.files_sql import FileRow
 from coordinatord.api.orders import faults
 from coordinatord.api.orders.bodies import MarketProbe, OrderBody, PaidOrder, read_submission, to_paid_order
-from coordinatord.api.orders.faults import Fault
+from coordinatord.api.orders.faults import Fault, sla_not_allowed
 from coordinatord.api.orders.validation import (
     container_faults,
     order_faults,
     payment_faults,
     read_chain_facts,
+    upload_fault,
 )
+from coordinatord.chain.contracts import job_registry
 from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.contracts.payment_token import PaymentToken
 from coordinatord.chain.rpc.client import RpcCall
@@ -160,12 +165,61 @@ def test_submission_is_paid_with_signature_and_amount(submitter: Submitter) -> N
     assert to_paid_order(attrs.evolve(body, amount=None)) is None
 
 
+def test_quote_of_an_order_is_for_its_own_terms(submitter: Submitter) -> None:
+    line = submitter.line(rate_in=3_000_000, rate_out=5_000_000, units_in=7, units_out=11)
+    quote = _paid(line).order.quote(submitter.terms)
+    assert (quote.cap, quote.amount) == (76, int(line["amount"]))
+
+
 def test_submission_digest_is_stable_across_releases(submitter: Submitter) -> None:
     """With a different digest, an upgrade would post orders again that are already in the outbox."""
     paid = _paid(submitter.line())
     amount = abi.uint(paid.amount)
     stored = hashlib.sha256(b"post" + paid.order.job_id + struct_hash(paid.order) + amount + _CID.encode()).digest()
     assert paid.dedupe_digest(_CID) == stored
+
+
+def test_post_calldata_has_owner_amount_and_signatures(submitter: Submitter) -> None:
+    paid = _paid(submitter.line())
+    body = paid.order
+    assert paid.calldata(_CID) == job_registry.post_calldata(
+        body,
+        submitter.wallet.address,
+        amount=paid.amount,
+        task_cid=_CID,
+        order_signature=body.signature,
+        payment=paid.payment,
+    )
+
+
+def test_fault_has_a_field_a_code_and_a_line_code() -> None:
+    refusal = faults.WRONG_PAYER.as_refused()
+    assert (refusal.param, refusal.code) == ("auth_sig", "invalid_payment_signature")
+    assert faults.new_fault("m", "p", "code").line_code == "code"
+    assert faults.new_fault("m", "p", "code", line_code="line").line_code == "line"
+    assert faults.new_fault("m", "p").line_code == "invalid_line"
+
+
+def test_remedy_is_found_by_code_line_code_or_field() -> None:
+    assert faults.WRONG_PAYER.remedy == errors.ERRORS_BY_CODE["invalid_payment_signature"].remedy
+    assert faults.EXPIRED.remedy == errors.LINE_ERRORS["order_expired"][1]
+    assert faults.WRONG_JOB_ID.remedy == errors.UNCODED_ERRORS[400].remedy
+
+
+def test_refused_window_lists_the_accepted_ones() -> None:
+    assert sla_not_allowed(None) is sla_not_allowed([]) is faults.SLA_NOT_ALLOWED
+    told = sla_not_allowed([60, 3600])
+    assert "one of 60, 3600 (" in told.message
+    assert attrs.evolve(told, message="") == attrs.evolve(faults.SLA_NOT_ALLOWED, message="")
+
+
+def test_upload_must_exist_and_reproduce_the_commitment(submitter: Submitter) -> None:
+    body = _paid(submitter.line()).order
+    now = datetime.now(UTC)
+    upload = FileRow("file-1", body.owner, "input", "f", _CID, body.c, 1, 0, False, now, now)
+    assert upload_fault(body, upload) is None
+    assert upload_fault(body, attrs.evolve(upload, commitment=b"\x01" * 32)) is faults.WRONG_UPLOAD
+    assert upload_fault(body, None) is faults.UNKNOWN_UPLOAD
 
 
 def test_price_beyond_the_contracts_type_is_a_fault_of_the_line(submitter: Submitter) -> None:

@@ -148,6 +148,12 @@ async def test_role_is_heard_with_the_block() -> None:
     assert not account().lacks_role  # the default
 
 
+async def test_balance_may_be_filled_up_without_a_block() -> None:
+    node, of = Node(), account()
+    await of.read_balance(node.rpc())
+    assert (of.balance_wei, node.asked) == (100, [("eth_getBalance", [ADDRESS, "latest"])])
+
+
 def test_pending_costs_are_not_spendable() -> None:
     of = account(tx(1), tx(2))
     of.balance_wei = 5_000

@@ -5,6 +5,11 @@ import pytest
 
 from coordinatord.chain.relayer.budgets import GasPolicy
 from coordinatord.chain.relayer.budgets_sql import Budget, GasLimits, Standing
+from coordinatord.chain.relayer.op_gas import gas_estimate
+from coordinatord.chain.relayer.outbox_sql import RelayKind
+from coordinatord.run.config import read_config
+from coordinatord.run.constructors import gas_policy
+from tests.unit.coordinatord.environment import ENVIRONMENT
 
 POLICY = GasPolicy(
     posts_daily_gas=1000,
@@ -47,3 +52,32 @@ def test_limits_grow_with_settled_jobs_and_newcomers_share_one(
 def test_zero_is_no_limit() -> None:
     free = attrs.evolve(POLICY, posts_daily_gas=0, newcomers_daily_gas=0)
     assert free.limits_for(Budget.POSTS, NEW) == GasLimits(Budget.POSTS, None, None, None)
+
+
+def test_defaults_match_the_readme() -> None:
+    policy = gas_policy(read_config(ENVIRONMENT))
+    new = policy.limits_for(Budget.POSTS, NEW)
+    assert new.daily_gas is not None
+    assert new.hourly_gas is not None
+    assert (new.daily_gas // gas_estimate(RelayKind.POST), new.hourly_gas // gas_estimate(RelayKind.POST)) == (133, 66)
+    assert [_posts_a_day(policy, settled) for settled in (0, 9, 10, 40, 100)] == [133, 163, 66, 266, 466]
+    full_identity = gas_estimate(RelayKind.SET_IDENTITY, 32_768 + 300)
+    assert policy.unlisted_upkeep_daily_gas // full_identity == 1
+    assert policy.newcomers_daily_gas // gas_estimate(RelayKind.POST) == 13_333
+    assert [_gas_of_a_thousand(policy, settled) for settled in (0, 1, 9)] == [2 * 10**9] * 3
+    assert [_gas_of_a_thousand(policy, settled) for settled in (10, 40)] == [15 * 10**9, 60 * 10**9]
+
+
+def _posts_a_day(policy: GasPolicy, settled: int) -> int:
+    limits = policy.limits_for(Budget.POSTS, attrs.evolve(NEW, settled_jobs=settled))
+    assert limits.daily_gas is not None
+    return limits.daily_gas // gas_estimate(RelayKind.POST)
+
+
+def _gas_of_a_thousand(policy: GasPolicy, settled: int) -> int:
+    """Return the daily gas limit of posts and cancels for 1,000 wallets together."""
+    standing = attrs.evolve(NEW, settled_jobs=settled)
+    limits = [policy.limits_for(budget, standing) for budget in (Budget.POSTS, Budget.CANCELS)]
+    alone = 1000 * sum(each.daily_gas or 0 for each in limits)
+    shared = limits[0].newcomers_gas
+    return alone if shared is None else min(alone, shared[1])

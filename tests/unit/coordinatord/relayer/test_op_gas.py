@@ -27,6 +27,10 @@ def of_snapshot(name: str) -> dict[RelayKind, int]:
     return {kind: int(figures[kind.value]) for kind in RelayKind if kind.value in figures}
 
 
+def test_every_kind_has_its_gas() -> None:
+    assert set(GAS_BY_KIND) == set(RelayKind)
+
+
 def test_no_snapshot_of_an_op_alone_is_above_the_table() -> None:
     found = of_snapshot("alone")
     assert set(found) == {RelayKind.POST, RelayKind.CLAIM, RelayKind.SETTLE, RelayKind.FAIL, RelayKind.RECLAIM}

@@ -39,6 +39,10 @@ def test_descriptors_are_reserved_before_callers() -> None:
         assert max_caller_connections(4096, 64 * GIB, read_config(ENVIRONMENT | setting)) < plain
 
 
+def test_default_limits_are_those_of_the_default_connections() -> None:
+    assert Limits().with_connections(Limits().connections) == Limits()
+
+
 @pytest.mark.parametrize(("own", "parent", "expected"), [("max", "4096", 4096), ("1024", "4096", 1024)])
 def test_memory_is_limited_by_every_enclosing_cgroup(tmp_path: Path, own: str, parent: str, expected: int) -> None:
     group = tmp_path / "system.slice" / "coordinatord.service"

@@ -13,6 +13,7 @@ import pytest
 from common.box import SecretKey
 from common.container import open_with_secret
 from common.envelope import Envelope, ResultBody
+from common.escrow_evidence import report_data
 from common.scalars import read_base64
 from common.sealed_result import seal_result
 from svc.batches import offers
@@ -40,11 +41,7 @@ from tests.unit.svc.fake_coordinator import (
     Answer,
     Dropped,
     FakeCoordinator,
-    Told,
-    batch,
-    escrow,
     failing,
-    file,
     job,
     provider,
     quoting,
@@ -54,6 +51,19 @@ pytestmark = pytest.mark.anyio
 
 REGISTRY = bytes.fromhex(JOB_REGISTRY[2:])
 RATED = {"model": "demo/text", "rate_in": "1000000", "rate_out": 2_000_000, "max_tokens": 5}
+FILE = {
+    **{"id": "f1", "bytes": 1, "created_at": 1, "expires_at": 2, "filename": "f", "purpose": "batch"},
+    **{"status": "uploaded", "svc": {"cid": "bafyf", "lines": 1}},
+}
+
+
+def batch(status: str = "validating", **changed: Any) -> dict[str, Any]:
+    return {
+        **{"id": "b1", "object": "batch", "endpoint": "/v1/responses", "input_file_id": "f1"},
+        **{"completion_window": "1h", "status": status, "created_at": 1, "expires_at": int(time.time()) + 3600},
+        **{"request_counts": {"completed": 0, "failed": 0, "total": 1}, "svc": {"sla": "1h"}, "metadata": {}},
+        **changed,
+    }
 
 
 def line(number: int, **body: object) -> dict[str, Any]:
@@ -62,11 +72,15 @@ def line(number: int, **body: object) -> dict[str, Any]:
 
 @pytest.fixture
 def coordinator() -> FakeCoordinator:
+    public = SecretKey(b"\x09" * 32).public
+    evidence = {"type": "static-coordinator-v1", "report_data": report_data(public).hex(), "debug": False, "release": 1}
     return FakeCoordinator(
         {
             "POST /v1/jobs": [quoting()],
-            "GET /key": [escrow(SecretKey(b"\x09" * 32).public)],
-            "POST /v1/files": [Answer(200, file())],
+            "GET /auth/nonce": [Answer(200, {"nonce": "ab" * 16, "expires_at": 1, "chain_id": 31337})],
+            "POST /auth/session": [Answer(200, {"token": "t", "expires_at": int(time.time()) + 5000})],
+            "GET /key": [Answer(200, {"escrow_public_key": public.raw.hex(), "evidence": evidence, "issued_at": 1})],
+            "POST /v1/files": [Answer(200, FILE)],
             "POST /v1/batches": [Answer(200, batch())],
         }
     )
@@ -113,6 +127,13 @@ async def test_lines_without_rates_are_planned_before_signing(coordinator: FakeC
     assert "POST /v1/jobs" not in coordinator.routes()
     (asked,) = coordinator.to("POST /v1/batches")
     assert asked.body["models"] == [{"model_id": 1, "lines": 2, "units_in": 8, "units_out": 8192}]
+
+
+async def test_remote_wallet_signs_each_line(coordinator: FakeCoordinator) -> None:
+    signer = RemoteSigner(WALLET.address, by_digest=WALLET.sign, deterministic=True)
+    client = coordinator.client(wallet_key=None, signer=signer)
+    prepared = await client.batches.prepare([line(1), line(2)], window="1h", providers=[7])
+    assert [opened(one).input["input"] for one in submissions(prepared.content)] == ["text 1", "text 2"]
 
 
 async def test_many_lines_keep_their_order_and_report_progress(
@@ -203,6 +224,12 @@ async def test_remote_wallet_signs_only_after_all_checks(coordinator: FakeCoordi
     assert asked == []
 
 
+async def test_line_that_cannot_be_sealed_is_named(coordinator: FakeCoordinator) -> None:
+    lines = [line(1), line(2, width=8, height=8, max_tokens=None, prompt="nul \x00")]
+    with pytest.raises(OrderRefused, match="line 2"):
+        await coordinator.client().batches.prepare(lines, window="1h", providers=[7])
+
+
 async def test_batch_over_the_callers_bound_is_not_made(coordinator: FakeCoordinator) -> None:
     client = coordinator.client()
     prepared = await client.batches.prepare([line(1)], window="1h", providers=[7])
@@ -233,19 +260,10 @@ async def test_batch_is_created_from_its_upload(coordinator: FakeCoordinator) ->
     }
 
 
-@pytest.mark.parametrize(
-    ("route", "trouble"),
-    [
-        ("POST /v1/files", failing(503, "relay_unavailable", retryable=True)),
-        ("POST /v1/files", Dropped()),
-        ("POST /v1/batches", failing(503, "relay_unavailable", retryable=True)),
-    ],
-)
-async def test_upload_and_creation_are_not_retried_on_errors(
-    coordinator: FakeCoordinator, route: str, trouble: Told
-) -> None:
-    coordinator.tell(route, trouble)
-    with pytest.raises((RelayUnavailable, ConnectionFailed)):
+@pytest.mark.parametrize("route", ["POST /v1/files", "POST /v1/batches"])
+async def test_upload_and_creation_are_not_retried_on_errors(coordinator: FakeCoordinator, route: str) -> None:
+    coordinator.tell(route, failing(503, "relay_unavailable", retryable=True))
+    with pytest.raises(RelayUnavailable):
         await created(coordinator.client())
     assert len(coordinator.to(route)) == 1
 
@@ -269,6 +287,13 @@ async def test_unknown_creation_is_not_reported_as_retryable(
     with pytest.raises(OutcomeUnknown, match="unknown whether the batch") as unknown:
         await created(coordinator.client())
     assert not unknown.value.retryable
+
+
+async def test_lost_upload_is_returned_to_the_caller(coordinator: FakeCoordinator) -> None:
+    coordinator.tell("POST /v1/files", Dropped())
+    with pytest.raises(ConnectionFailed):
+        await created(coordinator.client())
+    assert len(coordinator.to("POST /v1/files")) == 1
 
 
 @pytest.mark.parametrize(

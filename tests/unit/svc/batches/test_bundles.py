@@ -17,8 +17,8 @@ from svc.errors import OrderRefused, OverCeiling
 from svc.market_verifier import MarketRemembered
 from svc.records import Ask, Reliability
 from tests.unit.svc.batches import test_batches
-from tests.unit.svc.batches.test_batches import REGISTRY, opened, submissions
-from tests.unit.svc.fake_coordinator import CANDIDATE, FEE_BPS, GAS_FEE, Answer, FakeCoordinator, batch, job
+from tests.unit.svc.batches.test_batches import REGISTRY, batch, opened, submissions
+from tests.unit.svc.fake_coordinator import CANDIDATE, FEE_BPS, GAS_FEE, Answer, FakeCoordinator, job
 
 pytestmark = pytest.mark.anyio
 coordinator = test_batches.coordinator

@@ -58,3 +58,7 @@ def test_piped_watch_prints_changes_and_survives_outages(market: FakeMarket, svc
     seen = [line.split("\t") for line in said.out.splitlines()]
     assert [(each[0][-1], each[2]) for each in seen] == [("1", "queued"), ("2", "queued"), ("1", "completed")]
     assert said.err.count("retrying every 0.1 s") == 1
+
+
+def test_watch_and_summary_are_two_ways_to_look(svc: Svc) -> None:
+    assert svc("jobs --watch --summary") == ExitCode.USAGE

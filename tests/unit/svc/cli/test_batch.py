@@ -7,14 +7,14 @@ import pytest
 
 from svc.cli.exit_codes import ExitCode
 from tests.unit.svc.cli.market import FakeMarket, Svc
-from tests.unit.svc.fake_coordinator import Answer, Dropped, batch, failing, quoting
-from tests.unit.svc.fake_coordinator import file as row
+from tests.unit.svc.fake_coordinator import Answer, Asked, Dropped, failing, quoting
 
 Said = pytest.CaptureFixture[str]
 ASKS = [
     {"provider_id": str(provider), "model_id": "1", "sla": str(sla), "rate_in": str(rate), "rate_out": str(2 * rate)}
     for provider, sla, rate in ((7, 3600, 30), (8, 3600, 20), (9, 86_400, 10))
 ]
+SESSION = {"token": "t", "expires_at": 9_999_999_999}
 
 
 @pytest.fixture
@@ -30,6 +30,8 @@ def file(tmp_path: Path) -> Path:
 def batches(market: FakeMarket) -> None:
     """A market that plans two lines of one model, and accepts every batch."""
     tell = market.coordinator.tell
+    tell("GET /auth/nonce", Answer(200, {"nonce": "00" * 16, "expires_at": 9_999_999_999, "chain_id": 31337}))
+    tell("POST /auth/session", Answer(200, SESSION))
     tell("GET /evm/asks", Answer(200, {"asks": ASKS, "as_of_block": "5"}))
     tell("POST /v1/jobs", quoting())
     tell("GET /v1/models", Answer(200, {"data": [], "as_of_block": "5"}))
@@ -73,6 +75,10 @@ def test_market_price_without_an_ask_is_refused(svc: Svc, capsys: Said, file: Pa
     assert "none of the providers 7 has an ask for demo/text in a window of 24h" in capsys.readouterr().err
 
 
+def test_market_and_rates_are_two_offers(svc: Svc, file: Path) -> None:
+    assert svc(f"batch create {file} --market --rate-in 1") == ExitCode.USAGE
+
+
 def test_run_without_a_gateway_is_refused_before_signing(
     market: FakeMarket, svc: Svc, capsys: Said, file: Path
 ) -> None:
@@ -82,11 +88,33 @@ def test_run_without_a_gateway_is_refused_before_signing(
 
 
 def test_run_that_ends_early_says_how_to_go_on(market: FakeMarket, svc: Svc, capsys: Said, file: Path) -> None:
-    made = Answer(200, batch("in_progress", id="batch_1"))
-    market.coordinator.tell("POST /v1/files", Answer(200, row()))
-    market.coordinator.tell("GET /v1/batches/batch_1", made)
+    counts = {"total": 3, "completed": 0, "failed": 0}
+    made = {
+        **{"id": "batch_1", "object": "batch", "endpoint": "/v1/responses", "errors": None, "metadata": {}},
+        **{"input_file_id": "file_1", "completion_window": "1h", "status": "in_progress", "created_at": 1},
+        **{"output_file_id": None, "error_file_id": None, "in_progress_at": 1, "expires_at": 9_999_999_999},
+        **{"finalizing_at": None, "completed_at": None, "failed_at": None, "expired_at": None},
+        **{"cancelling_at": None, "cancelled_at": None, "request_counts": counts},
+        "svc": {"owner": "0x" + "11" * 20, "sla": "1h"},
+    }
+    stored = {
+        "id": "file_1",
+        "object": "file",
+        "bytes": 3,
+        "created_at": 1,
+        "filename": "b",
+        "purpose": "batch",
+        "expires_at": 9,
+        "status": "processed",
+    }
+
+    def create(asked: Asked) -> Answer:
+        return Answer(200, made)
+
+    market.coordinator.tell("POST /v1/files", Answer(200, stored | {"svc": {"cid": "bafyfile", "lines": 3}}))
+    market.coordinator.tell("GET /v1/batches/batch_1", Answer(200, made))
     line = f"batch run {file} -w 1h --rate-in 3 --provider 7 --timeout 0"
-    market.coordinator.tell("POST /v1/batches", made)
+    market.coordinator.tell("POST /v1/batches", create)
     assert svc(line) == ExitCode.STILL_RUNNING
     said = capsys.readouterr().err
     assert "the batch continues" in said
@@ -107,7 +135,18 @@ def test_again_orders_only_the_lines_that_failed(
         }
 
     tell = market.coordinator.tell
-    ended = batch("completed", id="old", error_file_id="err", metadata={"svc-lines": "1 2"})
+    counts = {"total": 3, "completed": 0, "failed": 3}
+    ended = {
+        **{
+            "id": "old",
+            "object": "batch",
+            "endpoint": "/v1/responses",
+            "errors": None,
+            "metadata": {"svc-lines": "1 2"},
+        },
+        **{"input_file_id": "f", "completion_window": "1h", "status": "completed", "created_at": 1, "expires_at": 2},
+        **{"output_file_id": None, "error_file_id": "err", "request_counts": counts, "svc": {"sla": "1h"}},
+    }
     tell("GET /v1/batches/old", Answer(200, ended))
     failed = [error(1, "cancelled"), error(2, "provider_fail")]
     tell("GET /v1/files/err/content", Answer(200, "\n".join(map(json.dumps, failed)).encode()))

@@ -12,7 +12,6 @@ from svc.cli.ceiling import pay_within_ceiling
 from svc.cli.output import Output
 from svc.core.money import Token, order_ceiling
 from svc.errors import OverCeiling
-from tests.unit.svc.cli.terminal import Terminal
 
 pytestmark = pytest.mark.anyio
 
@@ -27,6 +26,11 @@ def _paying(tried: list[int | None]) -> Callable[[int | None], Awaitable[str]]:
         return "paid"
 
     return pay
+
+
+class _Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -45,8 +49,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def _watched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Apply within the test's body, because pytest replaces the streams between a fixture and its test."""
-    monkeypatch.setattr(sys, "stdin", Terminal())
-    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(sys, "stdin", _Terminal())
+    monkeypatch.setattr(sys, "stderr", _Terminal())
 
 
 def _output(*, as_json: bool = False) -> Output:

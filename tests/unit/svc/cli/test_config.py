@@ -44,3 +44,10 @@ def test_wallet_hidden_by_another_way_is_reported(svc: Svc, capsys: Said) -> Non
     assert rows["SVC_WALLET_KEY_FILE"] == (None, None)
     assert rows["SVC_WALLET_KEY"] == ("<SECRET>", "environment")
     assert "SVC_WALLET_KEY overrides wallet_key_file of profile default" in warnings
+
+
+def test_value_that_nothing_hides_is_set_without_a_warning(svc: Svc, capsys: Said) -> None:
+    assert svc("config set rpc_url http://node") == ExitCode.DONE
+    assert "warning" not in capsys.readouterr().err
+    rows, warnings = shown(svc, capsys)
+    assert (rows["SVC_RPC_URL"], warnings) == (("http://node", "profile default"), "")

@@ -8,6 +8,7 @@ import pytest
 
 from common.box import SecretKey
 from common.checks import CheckResult, CheckRow
+from common.escrow_evidence import report_data
 from svc.cli.health import coordinator as checks
 from svc.core.clock import ServerClock
 from tests.unit.svc.fake_coordinator import (
@@ -16,7 +17,6 @@ from tests.unit.svc.fake_coordinator import (
     Dropped,
     FakeCoordinator,
     Told,
-    escrow,
     failing,
     provider,
     quoting,
@@ -74,14 +74,19 @@ async def test_lagging_index_is_reported_with_its_reason(reason: str, lag: str |
     assert "wait" in row.remedy
 
 
+def escrow(key: str = KEY.raw.hex(), **changed: Any) -> Answer:
+    evidence = {"type": "static-coordinator-v1", "report_data": report_data(KEY).hex(), "debug": False, "release": 1}
+    return Answer(200, {"escrow_public_key": key, "evidence": evidence | changed, "issued_at": 1})
+
+
 @pytest.mark.parametrize(
     ("answer", "pinned", "result", "remedy"),
     [
-        (escrow(KEY), (KEY.raw.hex(),), CheckResult.RIGHT, None),
-        (escrow(KEY), ("00" * 32,), CheckResult.WRONG, "if the operator announced the change"),
-        (escrow(KEY, type="mock-coordinator-v1"), (), CheckResult.WRONG, "--allow-mock-escrow"),
-        (escrow(KEY, debug=True), (), CheckResult.WRONG, "make no open orders here"),
-        (escrow(KEY, report_data="11" * 32), (), CheckResult.WRONG, "make no open orders here"),
+        (escrow(), (KEY.raw.hex(),), CheckResult.RIGHT, None),
+        (escrow(), ("00" * 32,), CheckResult.WRONG, "if the operator announced the change"),
+        (escrow(type="mock-coordinator-v1"), (), CheckResult.WRONG, "--allow-mock-escrow"),
+        (escrow(debug=True), (), CheckResult.WRONG, "make no open orders here"),
+        (escrow(report_data="11" * 32), (), CheckResult.WRONG, "make no open orders here"),
         (failing(403, "invalid_request_error", "escrow_unavailable"), (), None, "name a provider"),
         (failing(400, "invalid_request_error"), (), CheckResult.WRONG, "contact the operator"),
     ],

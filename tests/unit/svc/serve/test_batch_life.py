@@ -16,7 +16,8 @@ from svc.serve.batch_lines import StoredBatch
 from svc.serve.files import LocalFiles
 from svc.serve.ledger import Ledger, LedgerJob, LedgerPurchase
 from svc.serve.problems import Problem
-from tests.unit.svc.fake_coordinator import Answer, Dropped, batch, failing
+from tests.unit.svc.fake_coordinator import Answer, Dropped, failing
+from tests.unit.svc.serve.conftest import spoken
 from tests.unit.svc.serve.market import Caller, ServedMarket, full_disk
 
 pytestmark = pytest.mark.anyio
@@ -25,22 +26,23 @@ LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {"
 OURS = "batch_00112233445566778899aabb"
 
 
-def market_batch(status: str = "completed") -> dict[str, Any]:
-    own = {"id": MADE, "error_file_id": "file-errors", "metadata": {"svc-serve": OURS}, "created_at": 100}
-    return batch(status, request_counts={"completed": 0, "failed": 1, "total": 1}, **own)
+def market_batch(metadata: dict[str, str], status: str = "completed") -> dict[str, Any]:
+    moments = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
+    return {
+        **{"id": "batch_of_the_market", "object": "batch", "endpoint": "/v1/responses", "input_file_id": "file-1"},
+        **{"completion_window": "1h", "status": status, "errors": None, "output_file_id": None, "metadata": metadata},
+        **{"error_file_id": "file-errors", "created_at": 100, "expires_at": 3_700, "svc": {"sla": "1h"}},
+        **{f"{moment}_at": None for moment in moments},
+        "request_counts": {"completed": 0, "failed": 1, "total": 1},
+    }
 
 
 BATCHES = "/v1/batches"
 MADE = "batch_of_the_market"
 
 
-async def leave_behind(market: ServedMarket, folder: Path, **changed: Any) -> None:
-    """Leave the state of a process that was killed between its post and the answer."""
-    async with market.served(folder) as caller:
-        await left_behind(caller, folder, **changed)
-
-
 async def left_behind(caller: Caller, folder: Path, **changed: Any) -> None:
+    """Leave the state of a process that was killed between its post and the answer."""
     ledger = caller.served.context.ledger
     file = await LocalFiles(folder / "files", ledger).add("default", "lines.jsonl", "batch", LINE)
     now = caller.served.context.clock()
@@ -59,9 +61,11 @@ def listed(*batches: dict[str, Any]) -> Answer:
 
 def with_batch(market: ServedMarket, status: str = "completed", code: str = "expired") -> None:
     """Add the batch to the market."""
-    tell, made = market.coordinator.tell, market_batch(status)
+    tell, made = market.coordinator.tell, market_batch({"svc-serve": OURS}, status)
     line = {"id": "batch_req_x_1", "custom_id": None, "response": None, "error": {"code": code, "message": "why"}}
     line |= {"svc": {"job_id": None, "line": 1}}
+    tell("GET /auth/nonce", Answer(200, {"nonce": "00" * 16, "expires_at": 9_999_999_999, "chain_id": 31337}))
+    tell("POST /auth/session", Answer(200, {"token": "svc_sess_x", "expires_at": 9_999_999_999}))
     tell("GET /v1/batches", listed(made))
     tell(f"GET /v1/batches/{MADE}", Answer(200, made))
     tell("GET /v1/files/file-errors/content", Answer(200, msgspec.json.encode(line)))
@@ -75,9 +79,11 @@ async def reached(caller: Caller, *statuses: str) -> Any:
         await anyio.sleep(1)
 
 
-async def test_lost_batch_is_found_by_its_mark(market: ServedMarket, tmp_path: Path) -> None:
+async def test_lost_batch_is_found_by_its_mark(tmp_path: Path) -> None:
+    market = ServedMarket(spoken)
     with_batch(market)
-    await leave_behind(market, tmp_path, output_seconds=3_600)
+    async with market.served(tmp_path) as caller:
+        await left_behind(caller, tmp_path, output_seconds=3_600)
     async with market.served(tmp_path) as caller:
         ledger = caller.served.context.ledger
         heard = await reached(caller)
@@ -94,10 +100,12 @@ async def test_lost_batch_is_found_by_its_mark(market: ServedMarket, tmp_path: P
     assert [path.name for path in (tmp_path / "files").iterdir() if "partial" in path.name] == []
 
 
-async def test_posted_batch_survives_an_outage_at_the_start(market: ServedMarket, tmp_path: Path) -> None:
+async def test_posted_batch_survives_an_outage_at_the_start(tmp_path: Path) -> None:
+    market = ServedMarket(spoken)
     with_batch(market)
     known = market.coordinator.script["GET /v1/batches"]
-    await leave_behind(market, tmp_path)
+    async with market.served(tmp_path) as caller:
+        await left_behind(caller, tmp_path)
     market.coordinator.tell("GET /v1/batches", Dropped())
     async with market.served(tmp_path) as caller:
         await anyio.sleep(600)
@@ -107,7 +115,8 @@ async def test_posted_batch_survives_an_outage_at_the_start(market: ServedMarket
     assert (heard["status"], heard["svc"]["batch_id"]) == ("completed", MADE)
 
 
-async def test_input_of_a_running_batch_may_be_deleted(market: ServedMarket, tmp_path: Path) -> None:
+async def test_input_of_a_running_batch_may_be_deleted(tmp_path: Path) -> None:
+    market = ServedMarket(spoken)
     with_batch(market, "in_progress")
     async with market.served(tmp_path) as caller:
         await left_behind(caller, tmp_path)
@@ -124,12 +133,31 @@ async def test_input_of_a_running_batch_may_be_deleted(market: ServedMarket, tmp
 # --- a full disk ----------------------------------------------------------------------------------------------
 
 
+async def test_posted_batch_waits_until_the_disk_has_room(tmp_path: Path) -> None:
+    market = ServedMarket(spoken)
+    with_batch(market)
+    async with market.served(tmp_path) as caller:
+        await left_behind(caller, tmp_path)
+    async with market.served(tmp_path) as caller:
+        with full_disk():
+            await anyio.sleep(60)
+            waiting = (await caller.get(f"{BATCHES}/{OURS}")).json
+        heard = await reached(caller)
+        spent = await caller.served.context.ledger.list_jobs_since(0)
+    assert waiting["status"] not in {"completed", "failed"}
+    assert heard["status"] == "completed"
+    assert [(job.state, job.cost) for job in spent] == [("unpaid", 0)]
+    assert any("state folder" in said for said in caller.said)
+
+
 @pytest.mark.parametrize("write", range(1, 7))
 async def test_batch_survives_a_disk_full_at_any_write(
-    market: ServedMarket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: int
 ) -> None:
+    market = ServedMarket(spoken)
     with_batch(market)
-    await leave_behind(market, tmp_path)
+    async with market.served(tmp_path) as caller:
+        await left_behind(caller, tmp_path)
     run, full, left = Ledger.run, ExitStack(), write
 
     async def fills_the_disk(self: Ledger, act: Callable[[sqlite3.Connection], Any]) -> Any:
@@ -145,14 +173,14 @@ async def test_batch_survives_a_disk_full_at_any_write(
             await anyio.sleep(60)
         heard = await reached(caller)
         files = (await caller.get("/v1/files?purpose=batch_output")).json["data"]
-        spent = await caller.spent()
+        spent = await caller.served.context.ledger.list_jobs_since(0)
     assert heard["status"] == "completed"
     assert [file["id"] for file in files] == [heard["error_file_id"]]
     assert [(job.state, job.cost) for job in spent] == [("unpaid", 0)]
-    assert any("state folder" in said for said in caller.said)
 
 
-async def test_request_on_a_full_disk_is_a_503(market: ServedMarket, tmp_path: Path) -> None:
+async def test_request_on_a_full_disk_is_a_503(tmp_path: Path) -> None:
+    market = ServedMarket(spoken)
     content, headers = form(BATCH, ("file", LINE))
     async with market.served(tmp_path) as caller:
         file = (await caller.call("POST", "/v1/files", content, headers=headers)).json
@@ -172,21 +200,23 @@ async def test_request_on_a_full_disk_is_a_503(market: ServedMarket, tmp_path: P
 # --- cancels --------------------------------------------------------------------------------------------------
 
 
-async def test_cancel_of_a_posted_batch_is_retried_until_answered(market: ServedMarket, tmp_path: Path) -> None:
+async def test_cancel_of_a_posted_batch_is_retried_until_answered(tmp_path: Path) -> None:
+    market = ServedMarket(spoken)
     with_batch(market, "in_progress")
     cancel = f"POST /v1/batches/{MADE}/cancel"
     market.coordinator.tell(cancel, failing(400, "invalid_request_error", "too_early"))
-    await leave_behind(market, tmp_path)
+    async with market.served(tmp_path) as caller:
+        await left_behind(caller, tmp_path)
     async with market.served(tmp_path) as caller:
         await reached(caller, "in_progress")
         refused = await caller.post(f"{BATCHES}/{OURS}/cancel", {})
-        market.coordinator.tell(cancel, Answer(200, market_batch("cancelling")))
+        market.coordinator.tell(cancel, Answer(200, market_batch({"svc-serve": OURS}, "cancelling")))
         taken = await caller.post(f"{BATCHES}/{OURS}/cancel", {})
         with_batch(market, "cancelled", "cancelled")
         heard = await reached(caller)
         errors = await caller.get(f"/v1/files/{heard['error_file_id']}/content")
         late = await caller.post(f"{BATCHES}/{OURS}/cancel", {})
-        spent = await caller.spent()
+        spent = await caller.served.context.ledger.list_jobs_since(0)
     assert (refused.status, taken.status, taken.json["status"]) == (400, 200, "cancelling")
     assert taken.json["cancelling_at"] is not None
     assert (heard["status"], heard["cancelled_at"] is not None) == ("cancelled", True)
@@ -195,18 +225,21 @@ async def test_cancel_of_a_posted_batch_is_retried_until_answered(market: Served
     assert [(job.state, job.cost) for job in spent] == [("unpaid", 0)]
 
 
-async def test_batch_cancelled_before_posting_is_never_posted(market: ServedMarket, tmp_path: Path) -> None:
+async def test_batch_cancelled_before_posting_is_never_posted(tmp_path: Path) -> None:
+    market = ServedMarket(spoken)
     with_batch(market)
     market.coordinator.tell("GET /v1/batches", listed())
-    await leave_behind(market, tmp_path, status="validating", cancelling=True)
+    async with market.served(tmp_path) as caller:
+        await left_behind(caller, tmp_path, status="validating", cancelling=True)
     async with market.served(tmp_path) as caller:
         heard = await reached(caller)
-        spent = await caller.spent()
+        spent = await caller.served.context.ledger.list_jobs_since(0)
     assert (heard["status"], [job.cost for job in spent]) == ("cancelled", [0])
     assert "POST /v1/batches" not in market.coordinator.routes()
 
 
-async def test_batch_not_posted_within_its_window_expires(market: ServedMarket, tmp_path: Path) -> None:
+async def test_batch_not_posted_within_its_window_expires(tmp_path: Path) -> None:
+    market = ServedMarket(spoken)
     with_batch(market)
     market.coordinator.tell("GET /v1/batches", listed())
     async with market.served(tmp_path) as caller:
@@ -218,7 +251,7 @@ async def test_batch_not_posted_within_its_window_expires(market: ServedMarket, 
         )
     async with market.served(tmp_path) as caller:
         heard = await reached(caller)
-        spent = await caller.spent()
+        spent = await caller.served.context.ledger.list_jobs_since(0)
     assert (heard["status"], [(job.state, job.cost) for job in spent]) == ("expired", [("unpaid", 0)])
 
 
@@ -242,8 +275,9 @@ async def test_batch_not_posted_within_its_window_expires(market: ServedMarket, 
     ],
 )
 async def test_batch_that_cannot_be_is_refused_and_leaves_nothing(
-    market: ServedMarket, changed: dict[str, Any], param: str, tmp_path: Path
+    changed: dict[str, Any], param: str, tmp_path: Path
 ) -> None:
+    market = ServedMarket(spoken)
     async with market.served(tmp_path) as caller:
         file = await LocalFiles(tmp_path / "files", caller.served.context.ledger).add("default", "l", "batch", LINE)
         asked = {"input_file_id": file.id, "endpoint": "/v1/responses", "completion_window": "1h", **changed}
@@ -268,7 +302,8 @@ BATCH = ("purpose", b"batch")
 CREATED = ("expires_after[anchor]", b"created_at")
 
 
-async def test_file_expires_when_its_maker_said(market: ServedMarket, tmp_path: Path) -> None:
+async def test_file_expires_when_its_maker_said(tmp_path: Path) -> None:
+    market = ServedMarket(spoken)
     async with market.served(tmp_path) as caller:
         context = caller.served.context
         content, headers = form(BATCH, CREATED, ("expires_after[seconds]", b"3600"), ("file", LINE))
@@ -295,8 +330,9 @@ async def test_file_expires_when_its_maker_said(market: ServedMarket, tmp_path: 
     ],
 )
 async def test_form_that_cannot_be_is_refused_and_leaves_nothing(
-    market: ServedMarket, parts: tuple[tuple[str, bytes], ...], param: str, tmp_path: Path
+    parts: tuple[tuple[str, bytes], ...], param: str, tmp_path: Path
 ) -> None:
+    market = ServedMarket(spoken)
     content, headers = form(*parts)
     async with market.served(tmp_path) as caller:
         heard = await caller.call("POST", "/v1/files", content, headers=headers)
@@ -304,7 +340,8 @@ async def test_form_that_cannot_be_is_refused_and_leaves_nothing(
     assert [*(tmp_path / "files").iterdir()] == []
 
 
-async def test_list_is_paged_either_way_and_ends(market: ServedMarket, tmp_path: Path) -> None:
+async def test_list_is_paged_either_way_and_ends(tmp_path: Path) -> None:
+    market = ServedMarket(spoken)
     async with market.served(tmp_path) as caller:
         files = LocalFiles(tmp_path / "files", caller.served.context.ledger)
         made = [(await files.add("default", f"{number}", "batch", LINE)).id for number in range(5)]

@@ -2,14 +2,18 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from svc.serve.settings import BudgetSettings, HttpServerSettings, KeySettings, ServeSettings
-from tests.unit.svc.serve.market import CHAT, HELLO, RESPONSES, ServedMarket, until
+from tests.unit.svc.serve.market import ServedMarket, until
 
 pytestmark = pytest.mark.anyio
+
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+HELLO: dict[str, Any] = {"model": "demo/chat", "messages": [{"role": "user", "content": "hello"}]}
 
 
 @pytest.mark.parametrize("key", [None, "sk-other", ""])
@@ -49,6 +53,12 @@ async def test_page_that_is_listed_may_ask_first_and_read_the_answer(market: Ser
         heard = await caller.get("/v1/models", headers={"origin": page})
     assert (asked.status, heard.status) == (204, 200)
     assert heard.headers["access-control-allow-origin"] == page
+
+
+async def test_form_that_a_page_could_send_unasked_is_refused(market: ServedMarket, tmp_path: Path) -> None:
+    async with market.served(tmp_path) as caller:
+        heard = await caller.post(CHAT, HELLO, headers={"content-type": "text/plain"})
+    assert (heard.status, market.posts) == (415, [])
 
 
 @pytest.mark.parametrize(
@@ -143,6 +153,37 @@ async def test_stream_failure_uses_openais_format(market: ServedMarket, path: st
     last = heard.events[-1][ended]
     assert heard.status == 200
     assert (last if ended == "error" else last["error"])["code"] == "job_provider_fail"
+
+
+async def test_refusal_before_the_post_is_not_streamed(market: ServedMarket, tmp_path: Path) -> None:
+    market.candidates = []
+    async with market.served(tmp_path) as caller:
+        heard = await caller.post(CHAT, {**HELLO, "stream": True})
+    assert (heard.status, heard.code) == (503, "no_live_provider")
+
+
+async def test_broken_stream_cancels_an_unclaimed_job(market: ServedMarket, tmp_path: Path) -> None:
+    market.steps, gone = {7: ("queued",)}, anyio.Event()
+    async with market.served(tmp_path) as caller:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: caller.post(CHAT, {**HELLO, "stream": True}, gone=gone))
+            await until(lambda: bool(market.jobs))
+            gone.set()
+        await anyio.sleep(10)
+        spent = await caller.served.context.ledger.list_jobs_since(0)
+    (job,) = market.jobs.values()
+    assert (job.steps, [entry.state for entry in spent]) == (["cancelled"], ["unpaid"])
+
+
+async def test_broken_stream_is_returned_to_a_repeated_request(market: ServedMarket, tmp_path: Path) -> None:
+    market.steps, gone = {7: ("in_progress",) * 8 + ("completed",)}, anyio.Event()
+    async with market.served(tmp_path) as caller:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: caller.post(CHAT, {**HELLO, "stream": True}, gone=gone))
+            await until(lambda: bool(market.jobs))
+            gone.set()
+        heard = await caller.post(CHAT, HELLO)  # without a stream: the same purchase
+    assert heard.json["svc"]["job_id"] == next(iter(market.jobs))
 
 
 async def test_call_of_a_tool_is_streamed_in_pieces_of_its_arguments(market: ServedMarket, tmp_path: Path) -> None:

@@ -14,11 +14,12 @@ from svc.serve import attempts
 from svc.serve.files import LocalFiles
 from svc.serve.prices import Prices
 from tests.support.faults.foreign_errors import ForeignErrors
-from tests.unit.svc.serve.market import CHAT, ServedMarket
+from tests.unit.svc.serve.market import ServedMarket
 
 pytestmark = pytest.mark.anyio
 
 QUIET_ROUNDS: Final = 3  # rounds without a new place, after which all places count as reached
+CHAT: Final = "/v1/chat/completions"
 # saved, because other tests of this folder disable them
 KEEP_WARM, SWEEP_FOREVER = Prices.refresh_repeatedly, LocalFiles.remove_expired_repeatedly
 

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from common.box import SecretKey
+from common.escrow_evidence import STATIC_EVIDENCE_TYPE, report_data
 from common.quotes import FeeTerms
 from common.refusal import Refused
 from common.web.files import CONTENT_SECURITY_POLICY, page_files
@@ -28,12 +29,14 @@ from svc.serve.page.access import (
 )
 from svc.serve.problems import Problem
 from svc.serve.settings import BudgetSettings, BuyingSettings, ServeSettings
-from tests.unit.svc.fake_coordinator import Answer, escrow
-from tests.unit.svc.serve.market import CHAT, HELLO, Caller, Heard, ServedMarket, candidate
+from tests.unit.svc.fake_coordinator import Answer
+from tests.unit.svc.serve.market import Caller, Heard, ServedMarket, candidate
 
 pytestmark = pytest.mark.anyio
 
 OWN: Final = "http://127.0.0.1:8403"
+CHAT: Final = "/v1/chat/completions"
+HELLO: Final[dict[str, Any]] = {"model": "demo/chat", "messages": [{"role": "user", "content": "hello"}]}
 FILES: Final = page_files("svc.serve.page", "static")
 DAY: Final = 86_400.0
 
@@ -172,6 +175,13 @@ async def test_other_origins_are_refused_with_a_session(market: ServedMarket, or
     assert market.posts == []
 
 
+async def test_rebound_host_name_gets_not_even_the_files(market: ServedMarket, tmp_path: Path) -> None:
+    async with market.served(tmp_path) as caller:
+        headers = await session(caller) | {"host": "evil.example:8403", "origin": "http://evil.example:8403"}
+        for path in ("/", "/web/app.js", "/page/about"):
+            assert (await get(caller, path, headers)).code == "host_not_allowed"
+
+
 async def test_form_of_another_page_is_refused(market: ServedMarket, tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
         headers = await session(caller) | {"content-type": "text/plain"}
@@ -238,7 +248,7 @@ async def test_price_is_the_amount_that_is_posted_and_a_limit(market: ServedMark
         assert (bought.status, bought.headers["x-svc-amount"]) == (200, priced["amount"])
         wrong = await post(caller, CHAT, HELLO, headers | {"x-svc-max-amount": "1.5"})
         assert wrong.status == 400
-        (entry,) = await caller.spent()
+        (entry,) = await caller.served.context.ledger.list_jobs_since(0)
         assert entry.key == "playground"
         assert caller.served.context.prices.load.state_of(7).running_jobs == 0  # asking for a price holds no place
 
@@ -260,6 +270,9 @@ async def test_batch_is_priced_before_it_starts_and_never_costs_more(market: Ser
         plan = [{"model_id": "2", "lines": "2", "allocation": [{**provider, "lines": "2"}]}]
         market.coordinator.tell("POST /v1/batches", Answer(402, {"plan": plan}))
 
+    session_nonce = {"nonce": "00" * 16, "expires_at": 9_999_999_999, "chain_id": 31337}
+    market.coordinator.tell("GET /auth/nonce", Answer(200, session_nonce))
+    market.coordinator.tell("POST /auth/session", Answer(200, {"token": "t", "expires_at": 9_999_999_999}))
     room(candidate(7))
     async with market.served(tmp_path) as caller:
         headers = await session(caller)
@@ -269,36 +282,34 @@ async def test_batch_is_priced_before_it_starts_and_never_costs_more(market: Ser
         assert priced["models"] == [{"name": "demo/chat", "lines": 2}]
         single = (await post(caller, "/page/price", {"route": CHAT, "body": HELLO}, headers)).json
         assert int(priced["amount"]) == 2 * int(single["amount"])
-        assert await caller.spent() == []
+        assert await caller.served.context.ledger.list_jobs_since(0) == []
         room(candidate(7, 2_000_000))
         started = await post(caller, "/v1/batches", batch, headers | {"x-svc-max-amount": priced["amount"]})
         await anyio.sleep(1)
         ended = (await get(caller, f"/v1/batches/{started.json['id']}", headers)).json
         assert (ended["status"], "above its limit" in ended["errors"]["data"][0]["message"]) == ("failed", True)
-        assert await caller.spent() == []
+        assert await caller.served.context.ledger.list_jobs_since(0) == []
 
 
-async def test_refused_lines_of_a_batch_replace_its_price_and_fail_it(market: ServedMarket, tmp_path: Path) -> None:
+async def test_refused_lines_of_a_batch_are_shown_instead_of_a_price(market: ServedMarket, tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
         headers = await session(caller)
         file = await uploaded(caller, headers, {}, {"model": "none"}, {"stream": True})
         batch = {"input_file_id": file, "endpoint": CHAT, "completion_window": "1h"}
         priced = (await post(caller, "/page/batch-price", batch, headers)).json
         with_key = await caller.post("/page/batch-price", batch)
-        started = (await post(caller, "/v1/batches", batch, headers)).json
-        await anyio.sleep(1)
-        ended = (await get(caller, f"/v1/batches/{started['id']}", headers)).json
     assert (priced["amount"], priced["lines"], priced["refused"]) == (None, 3, 2)
-    for errors in (priced["errors"], ended["errors"]["data"]):
-        assert [(error["line"], error["param"]) for error in errors] == [(2, "model"), (3, "stream")]
-    assert ended["status"] == "failed"
+    assert [(error["line"], error["param"]) for error in priced["errors"]] == [(2, "model"), (3, "stream")]
     assert priced["models"] == [{"name": "demo/chat", "lines": 1}]
     assert with_key.status == 401
 
 
 async def test_price_names_the_operator_as_reader_of_an_open_order(market: ServedMarket, tmp_path: Path) -> None:
     settings = ServeSettings(buying=BuyingSettings(rate_in=5, rate_out=5, open_orders=True))
-    market.coordinator.tell("GET /key", escrow(SecretKey.generate().public))
+    public = SecretKey.generate().public
+    evidence = {"type": STATIC_EVIDENCE_TYPE, "report_data": report_data(public).hex(), "debug": False, "release": 1}
+    key = {"escrow_public_key": public.raw.hex(), "evidence": evidence, "issued_at": 1}
+    market.coordinator.tell("GET /key", Answer(200, key))
     async with market.served(tmp_path, settings) as caller:
         priced = await post(caller, "/page/price", {"route": CHAT, "body": HELLO}, await session(caller))
     assert (priced.json["provider"], priced.json["readers"]) == (0, "operator")

@@ -5,30 +5,28 @@ import gc
 import itertools
 import weakref
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from svc.serve.attempts import OpenPurchase
 from svc.serve.purchases import AnswerPurchases
-from svc.serve.settings import BudgetSettings, ServeSettings
+from svc.serve.settings import BudgetSettings, BuyingSettings, ServeSettings
 from tests.unit.svc.fake_coordinator import FEE_BPS, Answer, Asked, Dropped, failing, provider, quoting
-from tests.unit.svc.serve.market import (
-    CHAT,
-    FAILS,
-    HELLO,
-    MINE,
-    NEVER,
-    SETTLED,
-    Heard,
-    ServedMarket,
-    buying,
-    candidate,
-    full_disk,
-    until,
-)
+from tests.unit.svc.serve.market import SETTLED, Heard, ServedMarket, candidate, full_disk, until
 
 pytestmark = pytest.mark.anyio
+
+CHAT = "/v1/chat/completions"
+HELLO: dict[str, Any] = {"model": "demo/chat", "messages": [{"role": "user", "content": "hello"}]}
+NEVER = ("queued",)
+FAILS = ("queued", "in_progress", "failed")
+MINE = {"idempotency-key": "one"}
+
+
+def buying(**changed: Any) -> ServeSettings:
+    return ServeSettings(buying=BuyingSettings(**changed))
 
 
 def with_room(market: ServedMarket, **capacities: int) -> None:
@@ -86,6 +84,19 @@ async def test_last_attempt_is_not_cancelled(market: ServedMarket, tmp_path: Pat
     assert (heard.status, len(market.jobs)) == (200, 1)
 
 
+async def test_provider_is_not_passed_over_because_a_caller_left(market: ServedMarket, tmp_path: Path) -> None:
+    market.candidates, market.steps, gone = [candidate(7), candidate(8)], {7: NEVER}, anyio.Event()
+    async with market.served(tmp_path) as caller:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: caller.post(CHAT, HELLO, gone=gone))
+            await until(lambda: bool(market.jobs))
+            gone.set()
+        await anyio.sleep(10)
+        market.steps = {}
+        heard = await caller.post(CHAT, HELLO)
+    assert heard.json["svc"]["provider"] == 7
+
+
 async def test_overloaded_coordinator_is_retried_later(market: ServedMarket, tmp_path: Path) -> None:
     kept, at = market._order, []
 
@@ -98,7 +109,7 @@ async def test_overloaded_coordinator_is_retried_later(market: ServedMarket, tmp
     market.coordinator.tell("POST /v1/jobs", first_busy)
     async with market.served(tmp_path) as caller:
         heard = await caller.post(CHAT, HELLO)
-        states = [job.state for job in await caller.spent()]
+        states = [job.state for job in await caller.served.context.ledger.list_jobs_since(0)]
     assert (heard.status, states) == (200, ["unpaid", "done"])
     assert at[1] - at[0] >= 1
 
@@ -126,15 +137,15 @@ async def test_requests_at_the_same_time_cannot_pass_a_budget_together(market: S
         assert (await caller.post(CHAT, asked)).status == 200  # the unused part of the three reservations is free again
 
 
-async def test_failed_job_frees_its_reservation_and_its_key(market: ServedMarket, tmp_path: Path) -> None:
+async def test_failed_job_frees_its_whole_reservation(market: ServedMarket, tmp_path: Path) -> None:
     asked = {**HELLO, "max_tokens": 1_000}
     async with market.served(tmp_path / "a") as caller:
         amount = int((await caller.post(CHAT, asked)).json["svc"]["amount"])
     market.steps = {7: FAILS}
     async with market.served(tmp_path / "b", ServeSettings(budget=BudgetSettings(per_day=amount))) as caller:
-        failed = await caller.post(CHAT, asked, headers=MINE)
+        failed = await caller.post(CHAT, asked)
         market.steps = {}
-        assert (failed.status, (await caller.post(CHAT, asked, headers=MINE)).status) == (502, 200)
+        assert (failed.status, (await caller.post(CHAT, asked)).status) == (502, 200)
 
 
 async def test_lowered_charges_are_learned_and_paid(market: ServedMarket, tmp_path: Path) -> None:
@@ -153,7 +164,7 @@ async def test_lowered_charges_are_learned_and_paid(market: ServedMarket, tmp_pa
         before = await caller.post(CHAT, HELLO)
         market.coordinator.tell("POST /v1/jobs", cheaper)
         after = await caller.post(CHAT, HELLO)
-        (_, spent) = await caller.spent()
+        (_, spent) = await caller.served.context.ledger.list_jobs_since(0)
         posts = len(market.posts)
         await caller.post(CHAT, HELLO)
     told, earlier = after.json["svc"], before.json["svc"]
@@ -194,7 +205,7 @@ async def test_lost_post_is_not_given_up_during_an_outage(market: ServedMarket, 
             assert heard == []
             ((route, shown),) = away
             market.coordinator.tell(route, *shown)
-        states = [job.state for job in await caller.spent()]
+        states = [job.state for job in await caller.served.context.ledger.list_jobs_since(0)]
     assert (heard[0].status, len(market.jobs), states) == (200, 1, ["done"])
 
 
@@ -258,7 +269,7 @@ async def test_answer_bought_on_a_full_disk_waits_for_room(market: ServedMarket,
                 refused = await caller.post(CHAT, {**HELLO, "max_tokens": 5})
                 await anyio.sleep(60)
                 assert heard == []
-        jobs = await caller.spent()
+        jobs = await caller.served.context.ledger.list_jobs_since(0)
     assert (refused.status, refused.code, heard[0].status) == (503, "storage_failed", 200)
     assert [job.state for job in jobs] == ["done"]
 

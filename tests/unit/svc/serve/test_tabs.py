@@ -13,10 +13,13 @@ from common.tab.messages import TabFailure
 from svc.serve.serving import open_server
 from svc.serve.settings import BudgetSettings, ServeSettings
 from tests.unit.svc.fake_coordinator import Answer, failing
-from tests.unit.svc.serve.market import CHAT, PORT, RESPONSES, Caller
+from tests.unit.svc.serve.market import PORT, Caller
 from tests.unit.svc.tabs.market import LISTED, TabMarket, TabProvider, until
 
 pytestmark = pytest.mark.anyio
+
+CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
 
 
 def hello(text: str = "why is it", **more: object) -> dict[str, object]:

@@ -6,19 +6,20 @@ from typing import Final
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.unit.svc.serve.market import CHAT, HELLO, ServedMarket
+from tests.unit.svc.serve.market import ServedMarket
 
 pytestmark = pytest.mark.anyio
 
 TRACE: Final = "4bf92f3577b34da6a3ce929d0e0e4736"
 CONTEXT: Final = f"00-{TRACE}-00f067aa0ba902b7-01"
+HELLO: Final = {"model": "demo/chat", "messages": [{"role": "user", "content": "hello"}]}
 
 
 async def test_order_continues_the_trace_of_the_caller(
     market: ServedMarket, tmp_path: Path, made_spans: InMemorySpanExporter
 ) -> None:
     async with market.served(tmp_path) as caller:
-        heard = await caller.post(CHAT, HELLO, headers={"traceparent": CONTEXT})
+        heard = await caller.post("/v1/chat/completions", HELLO, headers={"traceparent": CONTEXT})
     assert heard.status == 200
     (span,) = made_spans.get_finished_spans()
     assert (span.name, f"{span.context.trace_id:032x}") == ("request", TRACE)

@@ -261,6 +261,8 @@ class TabMarket:
         tell("GET /evm/providers/7", lambda _: Answer(200, provider(evidence=self.evidence)))
         tell("POST /v1/jobs", self._order)
         tell("POST /v1/tabs/messages", self._messages)
+        tell("GET /auth/nonce", Answer(200, {"nonce": "00" * 16, "expires_at": 9_999_999_999, "chain_id": 31337}))
+        tell("POST /auth/session", Answer(201, {"token": "token", "expires_at": 9_999_999_999}))
 
     @property
     def tab(self) -> TabProvider:

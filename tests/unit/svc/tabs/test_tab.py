@@ -253,25 +253,20 @@ async def test_tab_that_the_provider_closes_takes_no_request() -> None:
     assert (tab.outcome.closed, tab.outcome.requests) == ("idle", 1)
 
 
-def serve_directly(market: TabMarket, monkeypatch: pytest.MonkeyPatch, kind: type[TabRoutes] = TabRoutes) -> None:
-    """Let the market's provider offer a server, which its client reaches over routes of this kind."""
+async def test_direct_server_cannot_hide_the_end_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The provider's own server neither answers nor ends its stream when the job is over."""
 
     def offer(provider: TabProvider) -> None:
         provider.direct = DirectEndpoint("https://a", "certificate", "token")
 
     @asynccontextmanager
     async def routes(_: object, __: str, clock: Clock) -> AsyncIterator[TabRoutes]:
-        yield kind(Transport(market.coordinator._http(), clock, RetryPolicy(max_retries=0)), bearer_caller("token"))
+        yield TabRoutes(
+            Transport(market.coordinator._http(), clock, RetryPolicy(max_retries=0)), bearer_caller("token")
+        )
 
-    market.setup = offer
     monkeypatch.setattr("svc.tabs.tab.direct_routes", routes)
-
-
-async def test_direct_server_cannot_hide_the_end_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The provider's own server neither answers nor ends its stream when the job is over."""
-
-    market = TabMarket(lambda *_: [])
-    serve_directly(market, monkeypatch)
+    market = TabMarket(lambda *_: [], setup=offer)
     async with market.client() as client, client.tabs.open("demo/chat", window="1h") as tab:
         stream = await tab.request(question("one"))
         await anyio.sleep(1)
@@ -285,14 +280,22 @@ async def test_direct_server_cannot_hide_the_end_of_the_job(monkeypatch: pytest.
 async def test_tab_falls_back_to_the_mailbox_when_direct_posts_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """The provider's own server makes handshakes, but takes no further frame."""
 
+    def offer(provider: TabProvider) -> None:
+        provider.direct = DirectEndpoint("https://a", "certificate", "token")
+
     class HandshakesOnly(TabRoutes):
         async def post(self, frames: Sequence[tuple[bytes, bytes]]) -> TabPost:
             if any(Frame.parse(frame).kind != HELLO for _, frame in frames):
                 raise ConnectionFailed("the body is too large")
             return await super().post(frames)
 
-    market = TabMarket()
-    serve_directly(market, monkeypatch, HandshakesOnly)
+    @asynccontextmanager
+    async def routes(_: object, __: str, clock: Clock) -> AsyncIterator[TabRoutes]:
+        transport = Transport(market.coordinator._http(), clock, RetryPolicy(max_retries=0))
+        yield HandshakesOnly(transport, bearer_caller("token"))
+
+    monkeypatch.setattr("svc.tabs.tab.direct_routes", routes)
+    market = TabMarket(setup=offer)
     async with market.client() as client, client.tabs.open("demo/chat") as tab:
         with anyio.fail_after(60):
             assert (await ask(tab, "one")).output == chat("one ")

@@ -25,7 +25,7 @@ from svc.errors import (
 )
 from svc.wire.transport import Transport
 from tests.support.fakes.streamed import StreamedTransport
-from tests.unit.svc.fake_coordinator import MODEL, Answer, Dropped, FakeCoordinator, Told, error, failing, file
+from tests.unit.svc.fake_coordinator import MODEL, Answer, Dropped, FakeCoordinator, Told, error, failing
 
 pytestmark = pytest.mark.anyio
 
@@ -252,6 +252,13 @@ async def test_pages_without_an_end_are_not_kept(coordinator: FakeCoordinator) -
     assert len(coordinator.asked) == 7
 
 
+async def test_no_more_than_the_limit_is_asked_for(coordinator: FakeCoordinator) -> None:
+    row = {"model_id": "1", "sla": "3600", "rate_in": "1", "rate_out": "0"}
+    coordinator.tell("GET /evm/asks/floors", Answer(200, {"floors": [row] * 2}))
+    assert len(await coordinator.client().market.floors(limit=2)) == 2
+    assert len(coordinator.asked) == 1
+
+
 @pytest.mark.parametrize("trouble", [failing(503, "pinner_unavailable", "object_missing", retryable=True), Dropped()])
 async def test_content_is_requested_until_it_arrives(coordinator: FakeCoordinator, trouble: Told) -> None:
     give_sessions(coordinator, lives=86_400)
@@ -263,6 +270,15 @@ async def test_content_is_requested_until_it_arrives(coordinator: FakeCoordinato
     coordinator.tell("GET /v1/files/f/content", trouble)
     with pytest.raises((PinnerUnavailable, ConnectionFailed)):
         await client.files.content("f")
+
+
+async def test_session_is_minted_once_and_used_for_all(coordinator: FakeCoordinator) -> None:
+    give_sessions(coordinator, lives=86_400)
+    client = coordinator.client()
+    await client.files.get("f")
+    await client.files.get("f")
+    assert coordinator.routes().count("POST /auth/session") == 1
+    assert [asked.headers["authorization"] for asked in coordinator.to("GET /v1/files/f")] == ["Bearer t1"] * 2
 
 
 @pytest.mark.parametrize(("lives", "second"), [(59, "t2"), (75, "t1")])
@@ -300,11 +316,16 @@ async def test_failed_sign_in_is_retried_with_a_new_nonce(coordinator: FakeCoord
 def give_sessions(coordinator: FakeCoordinator, *, lives: int) -> None:
     """Script sessions t1, t2, …, and one file."""
     counter = iter(range(1, 100))
+    coordinator.tell("GET /auth/nonce", Answer(200, {"nonce": "ab" * 16, "expires_at": 1, "chain_id": 31337}))
     coordinator.tell(
         "POST /auth/session",
         lambda _: Answer(200, {"token": f"t{next(counter)}", "expires_at": int(time.time()) + lives}),
     )
-    coordinator.tell("GET /v1/files/f", Answer(200, file(id="f")))
+    file = {"id": "f", "object": "file", "bytes": 1, "created_at": 1, "expires_at": 2, "filename": "f"}
+    coordinator.tell(
+        "GET /v1/files/f",
+        Answer(200, file | {"purpose": "input", "status": "uploaded", "svc": {"cid": "bafyf", "lines": 0}}),
+    )
 
 
 async def test_writes_inside_a_span_carry_its_context(

@@ -95,6 +95,14 @@ async def test_picture_is_a_whole_png() -> None:
     assert set(pixels) == {0, 1}
 
 
+async def test_pictures_follow_prompt_seed_and_number() -> None:
+    first, second = await pictures(prompt="a cat", num_images=2)
+    assert first != second
+    assert await pictures(prompt="a cat") == [first]
+    assert await pictures(prompt="a dog") != [first]
+    assert await pictures(prompt="a cat", seed=1) != [first]
+
+
 @pytest.mark.parametrize(
     ("modality", "model_input", "reason"),
     [

@@ -12,7 +12,7 @@ from common.daemon.process import Fatal
 from common.secp256k1 import Wallet
 from common.settings.reader import Setting, settings_of
 from svcd.backends.discount import AskRates
-from svcd.backends.load_settings import PROBES
+from svcd.backends.load_settings import PROBES, SlotsSettings
 from svcd.backends.settings import BACKENDS
 from svcd.config import (
     AheadTable,
@@ -131,6 +131,13 @@ def test_error_in_the_second_model_points_there(tmp_path: Path) -> None:
     assert said == "svcd.toml: model[1].name must differ from the other models' names: 'a' is used twice"
 
 
+def test_load_table_without_a_kind_is_that_of_the_slots(tmp_path: Path) -> None:
+    config = _read(_BASE.replace("[model.backend]", "[model.load]\n[model.backend]"), tmp_path)
+    assert config.models[0].load == SlotsSettings()
+    mistake = _mistake(_BASE.replace("[model.backend]", '[model.load]\nurl = "http://h"\n[model.backend]'), tmp_path)
+    assert mistake == "svcd.toml: model[0].load.url is not a setting"
+
+
 def test_ask_that_would_withdraw_itself_is_refused(tmp_path: Path) -> None:
     free = _BASE.replace('rate_in = "1"', 'rate_in = "0"').replace(f'"{2**127}"', '"0"')
     assert "svcd.toml: model[0].ask[0].rate_in and rate_out are both 0" in _mistake(free, tmp_path)
@@ -215,6 +222,11 @@ def test_example_documents_every_key_with_its_default() -> None:
             default = _default(settings[key])
             if is_comment and not settings[key].required and default is not None:
                 assert value == default, f"{table}.{key}"
+
+
+def test_there_are_at_most_seventy_five_keys() -> None:
+    kinds = 2  # backends and load probes
+    assert sum(map(len, _documented().values())) + kinds <= 75
 
 
 def _default(setting: Setting) -> object:

@@ -4,7 +4,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import attrs
@@ -125,6 +125,22 @@ async def test_writers_at_once_share_commits(tmp_path: Path) -> None:
     assert commits < 10
 
 
+async def test_disk_that_refuses_is_waited_for_and_the_journal_says_so(tmp_path: Path) -> None:
+    job = a_job()
+    async with opened(tmp_path) as journal:
+        full = sqlite3.connect(tmp_path / "journal.sqlite3", isolation_level=None)
+        journal._connection.execute("pragma busy_timeout = 10")
+        full.execute("begin immediate")  # blocks writes, like a full disk
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(journal.record_claiming, job, "m")
+            while journal.is_working:  # noqa: ASYNC110 - it is another thread that finds out
+                await trio.sleep(0.01)
+            full.execute("rollback")
+            full.close()
+        assert journal.is_working
+        assert len(await journal.read_live_entries()) == 1
+
+
 async def test_wrong_entry_fails_only_its_writer(tmp_path: Path) -> None:
     jobs, refused = [a_job() for _ in range(3)], []
 
@@ -170,6 +186,31 @@ async def test_a_daemon_that_runs_for_long_forgets_as_well(
         await trio.sleep(4000)
         assert await journal.read_job_state(ended.job_id) is None
         nursery.cancel_scope.cancel()
+
+
+def as_newer(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("pragma user_version = 99")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda path: path.write_bytes(b"not a database" * 100), "cannot be used: file is not a database"),
+        (as_newer, "written by a newer svcd"),
+    ],
+    ids=["no journal", "a newer one"],
+)
+async def test_unusable_file_is_refused_and_left_alone(
+    spoil: Callable[[Path], object], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "journal.sqlite3"
+    spoil(path)
+    before = path.read_bytes()
+    with pytest.raises(Fatal, match=message):
+        async with opened(tmp_path):
+            pass
+    assert path.read_bytes() == before
 
 
 async def test_times_for_signing_only_grow(tmp_path: Path) -> None:
@@ -232,6 +273,17 @@ async def test_result_file_is_private(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "results" / "0a").stat().st_mode) == 0o600
 
 
+async def test_result_file_is_remembered_until_removed(tmp_path: Path) -> None:
+    files = results_in(tmp_path)
+    files.store(b"\x0a", b"result")
+    assert files.has(b"\x0a")
+    assert not files.has(b"\x0b")
+    for _ in range(2):
+        files.remove(b"\x0a")
+        assert not files.has(b"\x0a")
+        assert list((tmp_path / "results").iterdir()) == []
+
+
 async def test_orphaned_result_files_are_removed(
     tmp_path: Path,
 ) -> None:
@@ -252,6 +304,39 @@ async def test_result_of_the_longest_row_is_no_file_yet(tmp_path: Path) -> None:
         await journal.record_sealed(job.job_id, 5, b"x" * MAX_ROW_BYTES)
         assert list((tmp_path / "results").iterdir()) == []
         assert await journal.open_result(job.job_id) == b"x" * MAX_ROW_BYTES
+
+
+async def test_step_of_a_job_is_its_state_at_once(tmp_path: Path) -> None:
+    job, adopted = a_job(), a_job()
+    async with opened(tmp_path) as journal:
+        assert journal.is_working
+        await journal.record_claiming(job, "m")
+        await journal.record_claimed(job.job_id)
+        assert await journal.read_job_state(job.job_id) == "claimed"
+        await journal.record_sealed(job.job_id, 5, b"result")
+        await journal.record_upload(job.job_id, "bafk")
+        await journal.record_adopted(adopted, "other")
+        live = {entry.job: entry for entry in await journal.read_live_entries()}
+        assert (live[job].state, live[job].result_cid) == ("sealed", "bafk")
+        assert (live[adopted].state, live[adopted].model) == ("claimed", "other")
+        assert await journal.read_job_state(b"n" * 32) is None
+
+
+async def test_owner_is_known_by_how_its_jobs_ended(tmp_path: Path) -> None:
+    paid = a_job()
+    async with opened(tmp_path) as journal:
+        assert (await journal.read_owner_record(paid.owner)).settled_jobs == 0
+        await journal.record_claiming(paid, "m")
+        await journal.record_end(paid.job_id, "settled")
+        assert (await journal.read_owner_record(paid.owner)).settled_jobs == 1
+        assert (await journal.read_owner_record(b"\x0e" * 20)).settled_jobs == 0
+
+
+async def test_number_that_was_noted_only_grows_and_is_0_before(tmp_path: Path) -> None:
+    async with opened(tmp_path) as journal:
+        assert await journal.read_value("asks") == 0
+        await journal.store_value("asks", 7)
+        assert (await journal.read_value("asks"), await journal.read_value("others")) == (7, 0)
 
 
 @pytest.mark.parametrize(("ahead", "given"), [(3538, 3539), (3539, 3540), (3540, 0), (3541, 0)])

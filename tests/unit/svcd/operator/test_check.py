@@ -72,6 +72,9 @@ class Case:
 
 CASES = {
     "coordinator is away": Case("coordinator", "ConnectError", market={"always": {"readyz": unreached()}}),
+    "coordinator is not ready": Case(
+        "coordinator", "trailing", market={"always": {"readyz": instead(answer(503, {"reason": "trailing"}))}}
+    ),
     "clock is off by more than is corrected": Case("clock", "1000 s ahead", market={"always": {"readyz": dated(1000)}}),
     "window is none that the market takes": Case(
         "model demo/text", "has no window of 600 s, only 60, 3600", market={"windows": [60, 3600]}
@@ -111,9 +114,16 @@ CASES = {
     "prices are far below the others'": Case(
         "prices of demo/text", "0.0001 x in the window of 600 s", market={"others_asks": {(1, 3600): (1_000_000, 200)}}
     ),
+    "registry is not to be read": Case(
+        "registry", "answered 500", market={"always": {"providers": instead(error(500, None, "internal_error"))}}
+    ),
     "gateway is away": Case("gateway", "ConnectError", market={"always": {"fetch": unreached()}}),
+    "gateway is broken": Case("gateway", "answered 502", market={"always": {"fetch": instead(answer(502))}}),
     "model server is away": Case(
         "backend of demo/text", f"{ABSENT} is down", backed(kind="openai", api="chat", base_url=ABSENT)
+    ),
+    "program is not there": Case(
+        "backend of demo/text", "/none/such is down", backed(kind="exec", command=["/none/such"])
     ),
     "load cannot be read": Case(
         "load of demo/text",
@@ -230,6 +240,12 @@ async def test_differing_chain_state_fails_with_a_remedy(
     assert words in wrong[row]
 
 
+async def test_check_without_a_node_names_unverified_facts(tmp_path: Path) -> None:
+    (row,) = [each for each in await examined(Market(lambda: START), tmp_path) if each.what == "node"]
+    assert row.result is CheckResult.UNKNOWN
+    assert "reported by the coordinator, and not verified on the chain" in row.detail
+
+
 async def test_correct_setup_passes_every_row(tmp_path: Path) -> None:
     market = Market(lambda: START, others_asks={(1, 600): (50, 1000)}, largest_bundle=500, announces_tabs=True)
     findings = await examined(market, tmp_path / "state")
@@ -260,6 +276,11 @@ async def test_correct_setup_passes_every_row(tmp_path: Path) -> None:
     )
     assert check_summary(findings) == "nothing is wrong; 1 unknown"
     assert os.listdir(tmp_path) == []
+
+
+async def test_missing_announcement_of_bundles_is_a_fact(tmp_path: Path) -> None:
+    (row,) = [row for row in await examined(Market(lambda: START), tmp_path) if row.what == "bundles"]
+    assert (row.result, row.remedy) == (None, "announce them: svcd identity")
 
 
 async def test_facts_and_unknown_rows_are_neither_right_nor_wrong(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from common import abi
 from common.artifacts import event_topic, load_artifact
+from common.daemon.process import Fatal
 from common.scalars import hex_of
 from svcd.base.clock import Clock
 from svcd.journal import entries
@@ -22,6 +23,7 @@ from svcd.journal.journal import JOURNAL_FILE
 from svcd.operator.earnings import Earnings, read_earnings
 from svcd.operator.earnings_report import earnings_csv, earnings_table
 from tests.support.fakes.market import BOOK, START, Market
+from tests.support.fakes.market_answers import error, instead
 from tests.support.fakes.streamed import StreamedTransport
 from tests.unit.svcd.stages.running import config_for
 
@@ -177,3 +179,9 @@ async def test_csv_has_base_units_and_the_journals_reasons(market: Market, tmp_p
     ]
     assert rows[1]["reasons"] == "backend_error=2 sla_abandon=1"
     assert f"{TODAY} demo/text: not settled for 2 × backend_error, 1 × sla_abandon" in earnings_table(found)
+
+
+async def test_wallet_without_a_provider_is_reported(market: Market, tmp_path: Path) -> None:
+    market.always["session"] = instead(error(403, "not_registered"))
+    with pytest.raises(Fatal, match="not a registered provider"):
+        await told(market, tmp_path)

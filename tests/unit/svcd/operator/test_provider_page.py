@@ -130,6 +130,22 @@ async def test_market_is_read_once_a_minute_and_only_for_a_page(
             ]
 
 
+async def test_requests_that_arrive_together_share_one_state(
+    autojump_clock: MockClock, market: Market, tmp_path: Path
+) -> None:
+    async with running(market, tmp_path) as one:
+        page = page_of(one, Checks())
+        found: list[bytes] = []
+
+        async def ask() -> None:
+            found.append(await page.state_json())
+
+        async with trio.open_nursery() as pages:
+            for _ in range(50):
+                pages.start_soon(ask)
+        assert len({id(each) for each in found}) == 1
+
+
 async def test_failing_market_is_a_wrong_check_and_reading_goes_on(
     autojump_clock: MockClock, market: Market, tmp_path: Path
 ) -> None:
@@ -146,6 +162,15 @@ async def test_failing_market_is_a_wrong_check_and_reading_goes_on(
             await page.state_json()
             await trio.sleep(70)
             assert (await state_of(page))["market"]["listed"] is True
+
+
+async def test_page_before_the_coordinator_answered(autojump_clock: MockClock, market: Market, tmp_path: Path) -> None:
+    async with running(market, tmp_path) as one:
+        page = page_of(one, Checks())
+        page.parts = None
+        state = await state_of(page)
+        assert (state["provider_id"], state["token"]) == (None, None)
+        assert [reason["said"] for reason in state["idle"]] == ["the coordinator has not answered since the start"]
 
 
 async def test_unreadable_journal_leaves_the_rest_of_the_page(

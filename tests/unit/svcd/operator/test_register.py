@@ -165,6 +165,11 @@ async def test_obstacle_is_reported_with_a_remedy(
     assert node.raw == []
 
 
+async def test_without_a_node_it_says_which_setting_names_one(node: Node, tmp_path: Path) -> None:
+    with pytest.raises(Fatal, match="no node given: set --rpc-url"):
+        await ran(node, tmp_path, rpc_url=None)
+
+
 async def test_wallet_that_is_registered_sends_nothing(node: Node, tmp_path: Path) -> None:
     node.provider_id = 9
     assert "is provider 9 already" in (await ran(node, tmp_path))[0]
@@ -204,3 +209,9 @@ async def test_waiting_for_the_admin_reports_each_step_once(
         "done     setModelAllowed for demo/text, or setAllowAllModels",
     ]
     assert said[-1] == "the market's admin has completed every step: run `svcd check`, then `svcd run`"
+
+
+async def test_waiting_for_the_admin_times_out(node: Node, tmp_path: Path, autojump_clock: MockClock) -> None:
+    node.provider_id = 9
+    with pytest.raises(Fatal, match="the admin has not finished in 60 s; run this command again later"):
+        await ran(node, tmp_path, wait_seconds=60.0)

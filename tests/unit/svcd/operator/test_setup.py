@@ -21,7 +21,7 @@ from svcd.config import DaemonConfig, read_config
 from svcd.operator.config_text import SetupOptions
 from svcd.operator.discovery import ModelServer
 from svcd.operator.market_lookup import ReportedMarket, read_market
-from svcd.operator.setup import prompt_at_terminal, set_up
+from svcd.operator.setup import Dialogue, prompt_at_terminal, set_up
 from tests.support.fakes.market import BOOK, GATEWAY, START, URL, Market
 
 VLLM = ModelServer(
@@ -178,6 +178,17 @@ def test_mistaken_answer_is_said_and_asked_again(
     assert read(tmp_path).models
 
 
+def test_wrong_proposal_is_not_proposed_again() -> None:
+    terminal = Terminal({})
+
+    def refuse(text: str) -> str:
+        raise Fatal(f"{text} is wrong")
+
+    with pytest.raises(Fatal, match="--wallet must be given"):
+        Dialogue(terminal.ask, terminal.said.append).read_answer(None, "wallet", "new", "--wallet", refuse)
+    assert terminal.said == ["    new is wrong"]
+
+
 def test_nothing_that_is_there_is_overwritten(init: Init, tmp_path: Path) -> None:
     init()
     kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -236,3 +247,10 @@ def test_without_a_terminal_defaults_apply(monkeypatch: pytest.MonkeyPatch) -> N
     assert prompt_at_terminal("prices", "100", "--price-percent") == "100"
     with pytest.raises(Fatal, match="--coordinator must be given: there is no terminal to prompt at"):
         prompt_at_terminal("address", None, "--coordinator")
+
+
+def test_terminal_is_asked_until_there_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = iter(["", " http://c "])
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda _: next(typed))
+    assert prompt_at_terminal("address", None, "--coordinator") == "http://c"

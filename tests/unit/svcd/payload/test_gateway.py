@@ -112,6 +112,13 @@ async def test_content_without_disk_room_fails_the_job(
     assert failed.value.reason == "task_unresolved"
 
 
+@pytest.mark.parametrize("location", ["https://cid.ipfs.b/", "http://a/other"])
+async def test_redirect_to_the_same_host_or_by_https_is_followed(
+    location: str, autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    assert await redirected(location, tmp_path) == ["http://a/ipfs/cid", location]
+
+
 @pytest.mark.parametrize("location", ["http://127.0.0.1:9000/", "http://cid.ipfs.a/", "http://169.254.169.254/latest"])
 async def test_redirect_to_plain_http_skips_the_gateway(
     location: str, autojump_clock: MockClock, tmp_path: Path

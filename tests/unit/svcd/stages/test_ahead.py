@@ -150,6 +150,17 @@ async def test_result_from_before_a_kill_is_settled(autojump_clock: MockClock, m
         assert market.results[job] == sealed
 
 
+async def test_coordinator_that_knows_no_preference_is_waited_for(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async with start(models=(MODEL,)) as running:
+        await earn(market, running)
+        market.slow_blocks = False
+        begun = count("svcd_jobs_claimed_total")
+        assert await running.end_of(offered(market)) == ("settled", None)
+        assert count("svcd_jobs_claimed_total") == begun + 1
+
+
 async def test_unknown_claim_outcome_is_left_to_the_settle(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:

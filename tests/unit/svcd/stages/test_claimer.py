@@ -227,6 +227,10 @@ async def test_mined_claim_is_opened_until_its_sla_ends(autojump_clock: MockCloc
     assert count("svcd_jobs_claimed_total") == before + 1
 
 
+async def test_claim_that_waited_for_its_post_is_not_timed(autojump_clock: MockClock) -> None:
+    assert ("relayed", 0.0) not in await told_of(World(), pending=True)
+
+
 async def test_job_withheld_after_its_offer_is_not_claimed(autojump_clock: MockClock) -> None:
     world = World(withheld=True)
     assert await told_of(world) == [("slot",)]
@@ -343,6 +347,13 @@ async def test_coordinator_that_cannot_store_a_claim_tells_its_end(autojump_cloc
     world = World([MINED], permits=ahead)
     assert (await told_of(world))[-1] == ("to open", SLA, None)
     assert ([how for how, *_ in world.sent], over) == (["store"], ["over"])
+
+
+async def test_job_is_run_ahead_with_a_permit_only(autojump_clock: MockClock) -> None:
+    given: Any = (world := World())
+    claimer = Claimer(given, given, given, US, given, given, given, given, given)
+    with pytest.raises(AssertionError, match="permit"):
+        await claimer._run_ahead(world.held(), world.offer(), {}, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,60 @@
 """Claims: whether a rejection concerns the job or the provider, and how a claim with an unknown outcome ends."""
 
+from collections.abc import Callable
+
+import httpx
 import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.support.fakes.market import OPEN, Market
-from tests.support.fakes.market_answers import answer, behind, instead, lost
+from tests.support.fakes.market import OPEN, START, Market
+from tests.support.fakes.market_answers import Script, answer, behind, error, instead, lost
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import model_for
 
 pytestmark = pytest.mark.trio
 
 MODEL = model_for("demo/text", {"text"})
+
+
+def refused(reason: str) -> Script:
+    return instead(answer(409, {"ok": False, "reason": reason}))
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        refused("AtCapacity"),
+        refused("ModelNotAllowed"),
+        instead(error(403, None, "invalid_op_signature")),
+        instead(answer(201, {"tx_hash": "0xab", "status": "reverted", "block_number": "1"})),
+    ],
+    ids=["ours", "the model's", "the wallet's", "reverted"],
+)
+async def test_claim_refused_without_fault_is_retried(
+    refusal: Script, autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.scripts["claim"].append(refusal)
+    job = market.post()
+    async with start(models=(MODEL,)) as running:
+        await trio.sleep(60)
+        assert running.ground.slots.held_slots == 0
+        assert running.entry(job)[0] == "settled"
+    assert market.calls.count("claim") == 2
+
+
+@pytest.mark.parametrize(
+    "refusal", [refused("AtCapacity"), instead(error(403, None, "invalid_op_signature"))], ids=["chain", "coordinator"]
+)
+async def test_claims_refused_because_of_us_are_not_hurried(
+    refusal: Script, autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.always["claim"] = refusal
+    market.post()
+    async with start(models=(MODEL,)):
+        await trio.sleep(60)
+    assert len(market.polls) > 25
+    assert market.calls.count("claim") <= 6
 
 
 async def test_refused_resend_of_a_mined_claim_is_ours(autojump_clock: MockClock, market: Market, start: Start) -> None:
@@ -21,6 +64,53 @@ async def test_refused_resend_of_a_mined_claim_is_ours(autojump_clock: MockClock
     async with start(models=(MODEL,)) as running:
         assert await running.end_of(job) == ("settled", None)
     assert market.calls.count("claim") == 2
+
+
+async def test_claim_of_another_provider_is_not_ours(autojump_clock: MockClock, market: Market, start: Start) -> None:
+    job = market.post(designated="0")
+
+    async def taken(_: object) -> httpx.Response:
+        market.claim(job)
+        market.jobs[job] |= {"provider_id": str(market.provider_id + 1)}
+        return answer(409, {"ok": False, "reason": "NotOpen"})
+
+    market.always["claim"] = taken
+    async with start(models=(MODEL,)) as running:
+        assert await running.end_of(job) == ("not_claimed", "NotOpen")
+        await trio.sleep(60)
+    assert market.calls.count("fetch") == 0
+
+
+async def test_window_counts_from_before_the_claim_was_sent(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def slow(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        mined = perform()
+        await trio.sleep(12)  # short enough to leave the margin unchanged
+        return mined
+
+    market.scripts["claim"].append(slow)
+    job = market.post()
+    async with start(models=(MODEL,)) as running:
+        assert await running.end_of(job) == ("settled", None)
+    row = market.jobs[job]
+    assert (
+        running.backend.ran[0].deadline <= int(row["claimed_at"]) - START + int(row["sla_secs"]) - MODEL.margin_seconds
+    )
+
+
+async def test_slot_is_freed_after_an_unexpected_failure(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def faulty(_: object) -> httpx.Response:
+        raise RuntimeError("a fault")
+
+    market.scripts["claim"].append(faulty)
+    market.post()
+    async with start(models=(model_for("demo/text", {"text"}, slots=1),)) as running:
+        await running.until(lambda: "claim" in market.calls)
+        after = market.post()
+        await running.until(lambda: running.entry(after)[0] == "settled")
 
 
 async def test_no_slot_is_lost_when_stopped_with_busy_claimers(

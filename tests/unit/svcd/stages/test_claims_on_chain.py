@@ -6,7 +6,7 @@ import pytest
 from trio.testing import MockClock
 
 from svcd.base.errors import Unavailable
-from svcd.coordinator.chain import ChainReader, Claimed, ClaimStatus, NotClaimed
+from svcd.coordinator.chain import ChainReader, Claimed, ClaimStatus, Contradicted, NotClaimed
 from svcd.journal.book_row import Job
 from tests.support.fakes.market import Market
 from tests.unit.svcd.stages.conftest import Start
@@ -54,3 +54,31 @@ async def test_job_runs_once_a_recovered_node_shows_the_claim(
         assert await running.end_of(job) == ("settled", None)
         assert len(running.backend.ran) == 1
     assert len(asked) == 5
+
+
+@pytest.mark.parametrize(
+    ("say", "reason", "questions"),
+    [
+        (away, "deadline_wait", 100),
+        (lambda _: NotClaimed("state 0, provider 0"), "not_claimed", 100),
+        (lambda _: Contradicted("rate_in is 1, and not 2"), "unservable", 1),
+    ],
+    ids=["away", "not claimed", "other terms"],
+)
+async def test_job_not_on_the_chain_is_never_run(  # noqa: PLR0917 - fixtures come as arguments
+    say: Says,
+    reason: str,
+    questions: int,
+    node: Callable[[Says], list[Job]],
+    autojump_clock: MockClock,
+    market: Market,
+    start: Start,
+) -> None:
+    asked, job = node(say), market.post()
+    async with start(models=(MODEL,), rpc_url="http://node.example") as running:
+        began = autojump_clock.current_time()
+        assert await running.end_of(job) == ("failed", reason)
+        assert autojump_clock.current_time() - began < 300  # before the owner is refunded
+        assert running.backend.ran == []
+    assert len(asked) >= questions
+    assert asked[0].job_id.hex() == job[2:]

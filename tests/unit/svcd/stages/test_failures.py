@@ -186,8 +186,23 @@ CASES = {
         "escrow_unavailable", open_with("release", instead(error(403, "escrow_unavailable")))
     ),
     "escrow does not answer": Case("escrow_unreachable", open_with("release", unreached())),
-    "escrow says that it has no claim": Case("no_claim", open_with("release", instead(error(404, "no_claim")))),
-    "escrow lost its key": Case("escrow_key_lost", open_with("release", instead(error(410, "escrow_key_lost")))),
+    "escrow is overrun": Case(
+        "escrow_unreachable", open_with("release", instead(error(429, None, "busy", retryable=True)))
+    ),
+    "escrow cannot read the chain": Case(
+        "escrow_unreachable", open_with("release", instead(error(503, "job_read", retryable=True)))
+    ),
+    **{
+        f"escrow says {code}": Case(code, open_with("release", instead(error(status, code))))
+        for status, code in (
+            (400, "stale_issued_at"),
+            (400, "wrap_mismatch"),
+            (403, "wrong_wallet"),
+            (404, "no_claim"),
+            (409, "not_claimed"),
+            (410, "escrow_key_lost"),
+        )
+    },
     "escrow holds no key that opens it": Case(
         "unseal_failed",
         lambda market: market.post(market.container(recipient=SecretKey(b"\x77" * 32).public), designated="0"),
@@ -213,6 +228,29 @@ CASES = {
     ),
     "registries do not know the signer": Case(
         "settle_rejected", scripted("settle", instead(error(403, None, "invalid_op_signature")))
+    ),
+    "settle is mined and reverts, again and again": Case(
+        "settle_reverted",
+        scripted(
+            "settle", instead(answer(201, {"tx_hash": "0x00", "status": "reverted", "block_number": "1"})), always=True
+        ),
+    ),
+    "upload is answered without a content id": Case(
+        "settle_upload_invalid", scripted("files", instead(answer(200, {"id": "file"}))), large
+    ),
+    "result is larger than the coordinator takes": Case(
+        "settle_result_too_large", scripted("settle", instead(error(413, "body_too_large")))
+    ),
+    "upload is larger than the coordinator takes": Case(
+        "settle_result_too_large", scripted("files", instead(error(413, "file_too_large"))), large
+    ),
+    "coordinator refuses the settle": Case("settle_http_400", scripted("settle", instead(error(400, None)))),
+    "coordinator cannot relay until the SLA is over": Case(
+        "settle_http_503",
+        scripted("settle", instead(error(503, "relayer_funds", "relay_unavailable", retryable=True)), always=True),
+    ),
+    "settle stays without a receipt": Case(
+        "settle_http_504", scripted("settle", instead(error(504, "0xab", "receipt_timeout")), always=True)
     ),
     "coordinator does not answer the settle": Case(
         "settle_transport_error", scripted("settle", unreached(), always=True)
@@ -249,6 +287,38 @@ async def test_settle_without_a_sign_in_is_not_sent(autojump_clock: MockClock, m
     assert job not in market.results
 
 
+async def test_key_of_another_length_opens_nothing(
+    autojump_clock: MockClock, market: Market, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.support.fakes.market.data_key", lambda *_: bytes(31))
+    job = open_job(market)
+    async with start() as running:
+        assert await running.end_of(job) == ("failed", "undecryptable")
+
+
+async def test_withheld_key_fails_the_job_within_300_seconds(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.always["release"] = instead(error(503, "job_read", retryable=True))
+    job = open_job(market, sla_secs="86400")
+    offered = model_for("demo/text", {"text"}, asks={86_400: next(iter(model_for("x", {"text"}).asks.values()))})
+    async with start(models=(offered,)) as running:
+        began = trio.current_time()
+        await running.end_of(job)
+        assert trio.current_time() - began < 300
+
+
+@pytest.mark.parametrize("op", ["settle", "claim"])
+async def test_op_with_a_lost_answer_is_looked_up(
+    op: str, autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.scripts[op].append(lost())
+    job = market.post()
+    async with start() as running:
+        assert await running.end_of(job) == ("settled", None)
+    assert len(running.backend.ran) == 1
+
+
 async def test_job_settles_after_its_claim_survives_a_reorg(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
@@ -272,6 +342,30 @@ async def test_job_settles_after_its_claim_survives_a_reorg(
     assert market.calls.count("claim") == 1
 
 
+async def test_stale_settle_and_fail_are_signed_again(autojump_clock: MockClock, market: Market, start: Start) -> None:
+    stale = instead(answer(409, {"ok": False, "reason": "StaleOp"}))
+    good, bad = market.post(), market.post(market.container(canonical({"v": 2})))
+    market.scripts["settle"] += [stale, stale]
+    market.scripts["fail"] += [stale, stale]
+    async with start() as running:
+        assert await running.end_of(good) == ("settled", None)
+        assert await running.end_of(bad) == ("failed", "malformed_envelope")
+    assert (market.calls.count("settle"), market.calls.count("fail")) == (3, 3)
+
+
+async def test_key_is_requested_again_while_the_claim_may_appear(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.scripts["release"] += [
+        instead(error(404, "no_claim", "not_found")),
+        instead(error(409, "not_claimed")),
+        instead(error(400, "stale_issued_at")),
+    ]
+    job = open_job(market)
+    async with start() as running:
+        assert await running.end_of(job) == ("settled", None)
+
+
 async def test_settle_counts_though_its_resend_is_refused(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
@@ -281,3 +375,22 @@ async def test_settle_counts_though_its_resend_is_refused(
     async with start() as running:
         assert await running.end_of(job) == ("settled", None)
     assert market.calls.count("settle") == 1 + 3  # the lost one, and one for each look at a lagging index
+
+
+async def test_late_settle_counts_before_a_fail(autojump_clock: MockClock, market: Market, start: Start) -> None:
+    async def late(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        market.end(job, 1)
+        return answer(409, {"ok": False, "reason": "NotClaimed"})
+
+    job = scripted("settle", instead(error(400, None)))(market)
+    market.scripts["fail"].append(late)
+    market.scripts["job"] += [behind(state=CLAIMED)] * 3  # the index lags
+    async with start() as running:
+        assert await running.end_of(job) == ("settled", None)
+
+
+async def test_rejected_fail_frees_the_slot(autojump_clock: MockClock, market: Market, start: Start) -> None:
+    market.always["fail"] = unreached()
+    job = market.post(market.container(canonical({"v": 2})))
+    async with start() as running:
+        assert await running.end_of(job) == ("given_up", "malformed_envelope")

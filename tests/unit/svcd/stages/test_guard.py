@@ -1,9 +1,6 @@
 """A claim that would cost reputation is not sent. /healthz reports unhealthy, and claims resume when the cause is
 gone."""
 
-from typing import Any
-
-import attrs
 import pytest
 import trio
 from trio.testing import MockClock
@@ -40,55 +37,12 @@ async def all_is_well(running: Running, market: Market, reason: str) -> None:
     assert count("svcd_claims_withheld", reason=reason) == 0
 
 
-@attrs.frozen
-class Case:
-    """A cause that withholds all claims, or those of a model. `market` and `backend` are attributes that cause it."""
-
-    reason: str
-    words: str
-    market: dict[str, Any] = attrs.field(factory=dict)
-    backend: dict[str, Any] = attrs.field(factory=dict)
-
-
-CASES = (
-    Case(
-        "box_key",
-        "publish the configured key with `svcd identity`",
-        market={"registered_box": SecretKey(b"\x66" * 32).public},
-    ),
-    Case(
-        "other_daemon",
-        "stop the other daemon, or give this daemon another wallet",
-        market={"rival": True, "asks": {(1, 600): (100, 200)}},
-    ),
-    Case(
-        "model_name",
-        "demo/text: http://h/v1/models does not list 'lama'; it lists llama: set models",
-        backend={"unknown": "http://h/v1/models does not list 'lama'; it lists llama"},
-    ),
-    Case("backend", "demo/text: the backend does not answer: start the backend", backend={"up": False}),
-)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.reason)
-async def test_claims_are_withheld_while_a_cause_lasts(
-    autojump_clock: MockClock, case: Case, market: Market, start: Start
-) -> None:
-    backend = Backend()
-    caused = [
-        (each, name, value)
-        for each, named in ((market, case.market), (backend, case.backend))
-        for name, value in named.items()
-    ]
-    before = [(each, name, getattr(each, name)) for each, name, _ in caused]
-    for each, name, value in caused:
-        setattr(each, name, value)
-    async with start(models=(MODEL,), backend=backend) as running:
-        await withheld(running, market, case.reason, case.words)
-        assert running.daemon.health.withholds("demo/image") is not bool(case.backend)
-        for each, name, value in before:
-            setattr(each, name, value)
-        await all_is_well(running, market, case.reason)
+async def test_unpublished_box_key_stops_claims(autojump_clock: MockClock, market: Market, start: Start) -> None:
+    market.registered_box = SecretKey(b"\x66" * 32).public
+    async with start(models=(MODEL,)) as running:
+        await withheld(running, market, "box_key", "publish the configured key with `svcd identity`")
+        market.registered_box = None
+        await all_is_well(running, market, "box_key")
 
 
 async def test_changed_box_key_stops_claims(autojump_clock: MockClock, market: Market, start: Start) -> None:
@@ -133,6 +87,31 @@ async def test_clock_that_is_off_by_more_claims_nothing(
         await all_is_well(running, market, "clock")
 
 
+async def test_unknown_name_stops_only_its_model(autojump_clock: MockClock, market: Market, start: Start) -> None:
+    backend = Backend(unknown="http://h/v1/models does not list 'lama'; it lists llama")
+    async with start(models=(MODEL,), backend=backend) as running:
+        await withheld(
+            running,
+            market,
+            "model_name",
+            "demo/text: http://h/v1/models does not list 'lama'; it lists llama: set models",
+        )
+        assert not running.daemon.health.withholds("demo/image")
+        backend.unknown = None
+        await all_is_well(running, market, "model_name")
+
+
+async def test_backend_that_does_not_answer_stops_its_model_alone(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    backend = Backend(up=False)
+    async with start(models=(MODEL,), backend=backend) as running:
+        await withheld(running, market, "backend", "demo/text: the backend does not answer: start the backend")
+        assert not running.daemon.health.withholds("demo/image")
+        backend.up = True
+        await all_is_well(running, market, "backend")
+
+
 async def test_unknown_window_is_reported_and_others_continue(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
@@ -147,6 +126,16 @@ async def test_unknown_window_is_reported_and_others_continue(
         assert count("svcd_claims_withheld", reason="window") == 1
         market.windows = [600, 3600]
         await all_is_well(running, market, "window")
+
+
+async def test_daemon_that_polls_already_keeps_another_from_beginning(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.rival, market.asks = True, {(1, 600): (100, 200)}
+    async with start(models=(MODEL,)) as running:
+        await withheld(running, market, "other_daemon", "stop the other daemon, or give this daemon another wallet")
+        market.rival = False
+        await all_is_well(running, market, "other_daemon")
 
 
 @pytest.mark.parametrize("rates", [(100, 200), (5, 5)], ids=["the same asks", "other asks"])

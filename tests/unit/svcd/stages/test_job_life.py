@@ -7,6 +7,7 @@ from trio.testing import MockClock
 from svcd.backends.discount import AskRates
 from svcd.journal.work import ModelWork, WorkOutput
 from tests.support.fakes.market import Market
+from tests.support.fakes.market_answers import error, instead, lost, unreached
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, count, model_for
 
@@ -46,6 +47,30 @@ async def test_large_result_is_uploaded_and_named_in_the_settle(
         assert list((running.ground.config.state_directory / "results").iterdir()) == []
     assert market.calls.count("files") == 1
     assert len(str(running.opened(job).output)) == 16_000_000
+
+
+async def test_upload_without_an_answer_is_made_again(autojump_clock: MockClock, market: Market, start: Start) -> None:
+    async def large(_: ModelWork) -> WorkOutput:
+        return WorkOutput("x" * 16_000_000, 10)
+
+    job = market.post()
+    market.scripts["files"] += [unreached(), lost()]
+    async with start(backend=Backend(large)) as running:
+        assert await running.end_of(job) == ("settled", None)
+    assert len(str(running.opened(job).output)) == 16_000_000
+
+
+async def test_upload_that_lapsed_before_the_settle_is_made_again(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def large(_: ModelWork) -> WorkOutput:
+        return WorkOutput("x" * 16_000_000, 10)
+
+    job = market.post()
+    market.scripts["settle"].append(instead(error(400, "unknown_result")))
+    async with start(backend=Backend(large)) as running:
+        assert await running.end_of(job) == ("settled", None)
+    assert market.calls.count("files") == 2
 
 
 async def test_output_over_the_ordered_units_is_charged_as_ordered(

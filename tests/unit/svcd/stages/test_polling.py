@@ -107,22 +107,32 @@ async def test_withheld_capacity_is_requested_again_only_if_needed(
             assert market.requested == requested
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "plaintext"), [(2, 3, None), (4, 1, b"no envelope")], ids=["settled job", "failed job"]
-)
-async def test_grant_that_a_job_changes_is_used_at_once(
-    autojump_clock: MockClock, market: Market, start: Start, *, before: int, after: int, plaintext: bytes | None
+async def test_grant_that_own_settles_raise_is_used_at_once(
+    autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    market.capacity = before
+    market.capacity = 2
     market.always["request_capacity"] = keeping(market)
     async with start(models=(MODEL,)) as running:
         await trio.sleep(10)
-        market.capacity = after  # no look for a minute, except after the end of a job, which may change the limit
+        market.capacity = 3  # no look for a minute, except after a settle, which may raise the limit
         await trio.sleep(5)
-        assert asked(market)[-1] == before
-        await running.end_of(market.post(market.container(plaintext)))
+        assert asked(market)[-1] == 2
+        await running.end_of(market.post())
         await trio.sleep(2.5)
-        assert asked(market)[-1] == after
+        assert asked(market)[-1] == 3
+
+
+async def test_grant_that_a_failed_job_lowers_is_heeded_at_once(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.capacity = 4
+    market.always["request_capacity"] = keeping(market)
+    async with start(models=(MODEL,)) as running:
+        await trio.sleep(10)
+        market.capacity = 1
+        assert (await running.end_of(market.post(market.container(b"no envelope"))))[0] == "failed"
+        await trio.sleep(2.5)
+        assert asked(market)[-1] == 1
 
 
 @pytest.mark.parametrize(("granted", "a_second"), [(4, 0.1), (2, 1.0)])

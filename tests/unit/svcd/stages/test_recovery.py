@@ -8,6 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from common.canonical_json import canonical
+from common.daemon.process import Fatal
 from svcd.journal.work import ModelWork, WorkOutput
 from tests.support.fakes.market import START, Market
 from tests.support.fakes.market_answers import Script, answer, instead, unreached
@@ -28,6 +29,26 @@ def hang(market: Market, name: str, reached: trio.Event, *, before: bool) -> Non
         raise AssertionError
 
     market.always[name] = script
+
+
+@pytest.mark.parametrize(
+    ("call", "runs"), [(("claim", False), 1), (("fetch", True), 1), (("settle", True), 0), (("settle", False), 0)]
+)
+async def test_job_of_a_killed_daemon_is_settled_once_by_the_next(
+    call: tuple[str, bool], runs: int, autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    reached = trio.Event()
+    name, before = call
+    hang(market, name, reached, before=before)
+    job = market.post()
+    async with start():
+        await reached.wait()
+    del market.always[name]
+    second = Backend()
+    async with start(backend=second) as running:
+        assert await running.end_of(job) == ("settled", None)
+    assert len(second.ran) == runs
+    assert market.jobs[job]["state"] == 2
 
 
 @pytest.mark.parametrize("journal_kept", [True, False])
@@ -136,6 +157,18 @@ async def test_claim_mined_late_is_taken_on(autojump_clock: MockClock, market: M
         assert await running.end_of(job) == ("settled", None)
 
 
+async def test_started_fail_is_sent_after_a_restart(autojump_clock: MockClock, market: Market, start: Start) -> None:
+    reached = trio.Event()
+    hang(market, "fail", reached, before=True)
+    job = market.post(market.container(canonical({"v": 2})))
+    async with start():
+        await reached.wait()
+    del market.always["fail"]
+    async with start() as running:
+        assert await running.end_of(job) == ("failed", "malformed_envelope")
+    assert market.jobs[job]["ended_because"] == 3
+
+
 async def test_lost_journal_costs_no_job_the_chain_still_names_them(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
@@ -208,6 +241,15 @@ async def test_job_given_up_by_an_earlier_run_is_not_claimed_again(
         await trio.sleep(100)
         assert running.backend.ran == []
     assert market.calls.count("claim") == 1
+
+
+async def test_two_daemons_do_not_share_a_state_directory(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async with start():
+        with pytest.raises(Fatal, match="another svcd runs"):
+            async with start():
+                pass
 
 
 async def test_nonsense_of_a_starting_coordinator_is_waited_out(

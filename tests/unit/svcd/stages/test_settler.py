@@ -55,6 +55,12 @@ async def test_settle_has_the_result_and_is_sent_once_per_round(autojump_clock: 
     assert (world.relayed_in, world.asked, world.stale) == ([2.0], [], 0)
 
 
+async def test_settle_of_a_job_run_ahead_is_not_timed(autojump_clock: MockClock) -> None:
+    world = World([MINED], takes=2.0)
+    await settling(world)(sealed(held(ahead=True)))
+    assert world.relayed_in == []
+
+
 @pytest.mark.parametrize("kept", [b"kept", io.BytesIO(b"kept")], ids=["row", "file"])
 async def test_result_of_an_earlier_run_is_read_from_the_journal(
     autojump_clock: MockClock, kept: bytes | io.BytesIO, inline_threads: None

@@ -97,21 +97,30 @@ async def test_restart_repeats_no_answered_request_and_keeps_acks(
         assert [exchange.id for exchange in settled(running, owner).exchanges] == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("delegated_for", "away_for"),
-    [(60, 60), (2**40, 575)],  # the window is 600 seconds and the margin 30
-    ids=["delegation expired", "within the margin"],
-)
-async def test_tab_that_ends_during_a_restart_is_settled(
-    autojump_clock: MockClock, delegated_for: int, away_for: int, start: Start, owner: TabOwner
+async def test_tab_whose_delegation_expired_in_a_restart_is_settled(
+    autojump_clock: MockClock, start: Start, owner: TabOwner
 ) -> None:
-    owner.delegated_until = START + delegated_for
+    owner.delegated_until = START + 60
     owner.post()
     async with start(backend=Backend(echo), mailbox=owner.mailbox):
-        assert (await owner.connect()).seconds_left < min(delegated_for, 600)
+        assert (await owner.connect()).seconds_left < 60
         await owner.ask(1)
         await trio.sleep(1)
-    await trio.sleep(away_for)
+    await trio.sleep(60)
+    async with start(backend=Backend(echo), mailbox=owner.mailbox) as running:
+        assert await running.end_of(owner.job) == ("settled", None)
+        assert (settled(running, owner).closing_reason, settled(running, owner).acknowledged_units) == ("deadline", 15)
+
+
+async def test_restart_in_the_margin_settles_acknowledged_answers(
+    autojump_clock: MockClock, start: Start, owner: TabOwner
+) -> None:
+    owner.post()
+    async with start(backend=Backend(echo), mailbox=owner.mailbox):
+        await owner.connect()
+        await owner.ask(1)
+        await trio.sleep(1)
+    await trio.sleep(575)  # the window is 600 seconds and the margin 30
     async with start(backend=Backend(echo), mailbox=owner.mailbox) as running:
         assert await running.end_of(owner.job) == ("settled", None)
         assert (settled(running, owner).closing_reason, settled(running, owner).acknowledged_units) == ("deadline", 15)
@@ -496,8 +505,9 @@ async def test_one_wallet_leaves_slots_and_turns_for_single_jobs(
         assert trio.current_time() - began < 60
 
 
+@pytest.mark.parametrize("count", [1, 300])
 async def test_junk_and_replays_end_nothing(
-    autojump_clock: MockClock, market: Market, start: Start, owner: TabOwner
+    count: int, autojump_clock: MockClock, market: Market, start: Start, owner: TabOwner
 ) -> None:
     owner.post()
     async with start(backend=Backend(echo), mailbox=owner.mailbox) as running:
@@ -505,7 +515,7 @@ async def test_junk_and_replays_end_nothing(
         assert await owner.ask(1, "first") == "first"
         assert owner.channel is not None
         first = owner.handshake().hello
-        for _ in range(300):
+        for _ in range(count):
             for junk in (b"", b"\x00" * 9, b"\x03" + b"\x01" * 40, b"\x01" * 70, first, first[:40], b"\x02" * 60):
                 owner.mailbox.put(owner.job_id, junk)
         await trio.sleep(10)
