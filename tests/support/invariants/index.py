@@ -17,7 +17,8 @@ from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower
 from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.chain.rpc.client import Rpc
-from tests.integration.coordinatord.indexer.index_rows import forget, index_rows
+from coordinatord.storage.database.migration import load_migrations
+from tests.integration.coordinatord.indexer.index_rows import index_rows
 
 # The indexer begins and commits its own transactions. Inside of the check's transaction, these are savepoints.
 _SAVEPOINTS: Final = {
@@ -38,21 +39,21 @@ async def index_violations(database_url: str, rpc: Rpc, book: AddressBook) -> li
     """Return each violation as a sentence. The index must have reached the head, and no block may be mined during the
     call.
 
-    The replay runs in a transaction that is rolled back. A coordinator on the same database only waits for the
-    transaction.
+    The replay fills a second schema in a transaction that is rolled back, so a coordinator on the same database waits
+    for nothing.
     """
     source = NodeSource(rpc, LogDecoder(book))
     connection = await asyncpg.connect(database_url, connection_class=_CheckConnection)
-    transaction = connection.transaction()
+    transaction = connection.transaction(isolation="repeatable_read")
     await transaction.start()
     try:
-        # Block the indexer, so that the index does not move during the comparison.
-        await connection.execute("lock table index_position in exclusive mode")
         head, position = await source.head(), await read_position(connection)
         if position is None or hex_of(position.block_hash) != head.hash:
             return [f"I4: the index stands at {position}, and the chain at {head.height} ({head.hash})"]
         indexed = await index_rows(connection)
-        await forget(connection)
+        await connection.execute("create schema replay; set search_path to replay")
+        for migration in load_migrations().values():
+            await connection.execute(migration.sql)
         await IndexFollower(source, _settings(book), Wake()).catch_up(connection)
         replayed = await index_rows(connection)
     except Retryable as wrong:  # the replay runs the indexer's own code, which may be the broken part

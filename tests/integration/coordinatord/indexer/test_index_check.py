@@ -1,3 +1,5 @@
+import anyio
+import asyncpg
 import pytest
 
 from coordinatord.chain.rpc.client import open_rpc
@@ -16,3 +18,15 @@ async def test_check_of_the_index_leaves_the_index_as_it_is(scene: Scene, databa
         for _ in range(2):
             [found] = await index_violations(database_url, rpc, address_book(scene.world))
             assert found.startswith("I4: fees differs from a fresh replay")
+
+
+async def test_check_of_the_index_waits_for_no_transaction(scene: Scene, database_url: str) -> None:
+    """A check that waits while another transaction waits for it is a deadlock."""
+    await scene.play(blocks=5, moves=2)
+    await scene.follower.catch_up(scene.connection)
+    coordinator = await asyncpg.connect(database_url)
+    async with coordinator.transaction(), open_rpc(scene.world.anvil.rpc_url) as rpc:
+        await coordinator.execute("lock table jobs, index_position in exclusive mode")
+        with anyio.fail_after(20):
+            assert await index_violations(database_url, rpc, address_book(scene.world)) == []
+    await coordinator.close()
