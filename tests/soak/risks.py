@@ -135,7 +135,7 @@ _RISKS: Final = (
     _Counted("I9", "leases", _audited("lease_history"), 5),
     _Counted("I10", "broadcasts", lambda run: run.broadcasts, 20),
     _Counted("I11", "exits relayed", "select count(*) from relays where kind in ('settle', 'fail', 'reclaim')", 5),
-    _Counted("I12", "answers that a limit was reached", _ended("429"), 1),
+    _Counted("I12", "answers that a limit was reached", _ended("429"), 0.3),
     _Counted("I13", "jobs claimed and ended", _told("JobSettled", "JobFailed", "JobReclaimed"), 5),
     _Counted("I13", "windows missed, and jobs reclaimed", _told("JobReclaimed")),
     _Counted("I13", "kinds of work done once all was quiet", _in_quiet, always=len(USEFUL)),
