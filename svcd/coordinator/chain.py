@@ -5,7 +5,9 @@ and the payment's signature, which covers the amount. The token's `authorization
 `svcd check` also reads the contracts' code, their signing domains and the provider's registration.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from itertools import chain, islice
 from typing import Any, Final, TypeVar
 
 import attrs
@@ -36,7 +38,8 @@ _AUTHORIZATION_STATE_SELECTOR: Final = abi.selector("authorizationState(address,
 _BALANCE_OF_SELECTOR: Final = abi.selector("balanceOf(address)")
 _MAX_ANSWER_BYTES: Final = 4 << 20
 _NODE_TIMEOUT_S: Final = 15.0  # includes the wait for other requests to end
-_MAX_CONCURRENT_REQUESTS: Final = 8  # hosted nodes limit the rate, and a block may have hundreds of claims
+_MAX_CONCURRENT_REQUESTS: Final = 8  # hosted nodes limit the rate
+_MAX_SHARED_BATCH: Final = 30  # claims in one batch: 90 calls, because hosted nodes accept about 100
 _MAX_REORG_BLOCKS: Final = 128  # a reorg may move a post by up to this many blocks
 _COMPARED_TERMS: Final = (
     *("c", "model_id", "sla_secs", "rate_in", "rate_out"),
@@ -75,6 +78,16 @@ class Registration:
     box_key: bytes  # zeros if no key was published
 
 
+@attrs.define(slots=True, eq=False)
+class _PendingCalls:
+    """Calls of one caller. `was_refused`: the node refused a batch with these and other callers' calls, so the caller
+    repeats its own."""
+
+    calls: Sequence[Call]
+    results: list[Any] | None = None
+    was_refused: bool = False
+
+
 @attrs.frozen(slots=True, eq=False)
 class ChainReader:
     """Reads the chain from the provider's node. The node's URL may contain a key, so no message or log shows the
@@ -90,6 +103,8 @@ class ChainReader:
     _request_limiter: trio.CapacityLimiter = attrs.field(
         init=False, factory=lambda: trio.CapacityLimiter(_MAX_CONCURRENT_REQUESTS)
     )
+    _batch_lock: trio.Lock = attrs.field(init=False, factory=trio.Lock)
+    _pending: list[_PendingCalls] = attrs.field(init=False, factory=list)
 
     async def claim_status(self, job: Job) -> ClaimStatus:
         """Compare the job with the chain. Raise `Unavailable` if the node's answer is missing or malformed."""
@@ -198,20 +213,49 @@ class ChainReader:
 
     async def call_node(self, method: str, *params: Any) -> Any:
         """Return the node's result of one call. Raise `Unavailable` if the call fails."""
-        return await self._request_within_limits(lambda: self._node.call(method, *params))
+        return await self._request_within(self._request_limiter, lambda: self._node.call(method, *params))
 
     async def call_node_batch(self, *calls: Call) -> list[Any]:
-        """Return the node's results of several calls, in one batch if the node supports batches.
+        """Return the node's results of several calls. Raise `Unavailable` if one of them fails.
 
-        Raise `Unavailable` if one of the calls failed.
+        One batch is under way at a time. Callers that wait for it share the next batch, because a block may have
+        hundreds of claims.
         """
-        results = await self._request_within_limits(lambda: self._node.call_batch(calls))
-        return results if results is not None else [await self.call_node(method, *params) for method, params in calls]
+        own = _PendingCalls(calls)
+        self._pending.append(own)
+        try:
+            await self._request_within(self._batch_lock, lambda: self._send_pending(own))
+        finally:
+            self._pending.remove(own)
+        if own.was_refused:
+            own.results = await self._request_within(self._request_limiter, lambda: self._node.call_batch(calls))
+        if own.results is None:  # the node does not support batches
+            return [await self.call_node(method, *params) for method, params in calls]
+        return own.results
 
-    async def _request_within_limits(self, request: Callable[[], Awaitable[T]]) -> T:
+    async def _send_pending(self, own: _PendingCalls) -> None:
+        """Send the calls of `own` and of other waiting callers, unless another caller has sent those of `own`."""
+        if own.results is not None or own.was_refused:
+            return
+        batch = [each for each in self._pending if each.results is None and not each.was_refused][:_MAX_SHARED_BATCH]
+        results = None
+        try:
+            results = await self._node.call_batch(list(chain.from_iterable(each.calls for each in batch)))
+        except NodeFailed as failed:
+            if failed.retryable or len(batch) == 1:
+                raise
+        if results is not None:
+            remaining = iter(results)
+            for each in batch:
+                each.results = list(islice(remaining, len(each.calls)))
+        elif len(batch) > 1:
+            for each in batch:
+                each.was_refused = True
+
+    async def _request_within(self, limit: AbstractAsyncContextManager[Any], request: Callable[[], Awaitable[T]]) -> T:
         try:
             with trio.fail_after(_NODE_TIMEOUT_S):
-                async with self._request_limiter:
+                async with limit:
                     return await request()
         except trio.TooSlowError:
             raise Unavailable(f"the node {self._node.name} does not answer in time") from None

@@ -1,7 +1,7 @@
 """Claims checked against a node's answers, which are encoded here like those of the contracts."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import attrs
@@ -61,6 +61,7 @@ class FakeNode:
     answer: Callable[[str], httpx.Response | None] = lambda _: None
     batches: bool = True
     asked: list[tuple[str, Any]] = attrs.field(factory=list)
+    head: int = 10_000  # logs beyond it are refused
     requests: int = 0
 
     def reply(self, request: httpx.Request) -> httpx.Response:
@@ -80,11 +81,18 @@ class FakeNode:
             return httpx.Response(200, json=told[::-1])  # in any order
         return self._reply(body)
 
+    async def reply_slowly(self, request: httpx.Request) -> httpx.Response:
+        await trio.sleep(0.5)
+        return self.reply(request)
+
     def _reply(self, body: dict[str, Any]) -> httpx.Response:
         method, params = body["method"], body["params"]
         self.asked.append((method, params))
         if (given := self.answer(method)) is not None:
             return given
+        if method == "eth_getLogs" and int(params[0]["toBlock"], 16) > self.head:
+            error = {"code": -32000, "message": "beyond the head"}
+            return httpx.Response(200, json={"jsonrpc": "2.0", "id": 1, "error": error})
         return httpx.Response(200, json={"jsonrpc": "2.0", "id": 1, "result": self._result(method, params)})
 
     def _result(self, method: str, params: Any) -> Any:
@@ -146,47 +154,64 @@ async def test_claim_is_read_in_one_request_or_singly() -> None:
     assert node.requests == 1
 
 
-async def test_claims_of_a_block_are_read_a_few_at_a_time(autojump_clock: trio.testing.MockClock) -> None:
-    node, under_way, most = FakeNode(), 0, 0
+async def read_claims(reply: Callable[[httpx.Request], Awaitable[httpx.Response]], jobs: Sequence[Job]) -> list[object]:
+    """Read the status of all jobs at once."""
+    found: list[object] = [None] * len(jobs)
 
-    async def reply(request: httpx.Request) -> httpx.Response:
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
-        await trio.sleep(0.1)
-        under_way -= 1
-        return node.reply(request)
-
-    found: list[ClaimStatus] = []
-
-    async def one(reader: ChainReader) -> None:
-        found.append(await reader.claim_status(JOB))
+    async def read_one(reader: ChainReader, number: int) -> None:
+        try:
+            found[number] = await reader.claim_status(jobs[number])
+        except Unavailable as unavailable:
+            found[number] = str(unavailable)
 
     async with httpx.AsyncClient(transport=StreamedTransport(reply)) as http, trio.open_nursery() as nursery:
         reader = ChainReader(http, "http://node.example/key", BOOK, PROVIDER)
-        for _ in range(40):
-            nursery.start_soon(one, reader)
-    assert found == [Claimed()] * 40
-    assert most == 8
+        for number in range(len(jobs)):
+            nursery.start_soon(read_one, reader, number)
+    return found
+
+
+async def test_claims_of_a_block_share_batches(autojump_clock: trio.testing.MockClock) -> None:
+    node, contradicted = FakeNode(), attrs.evolve(JOB, claimed_at=5)
+    found = await read_claims(node.reply_slowly, [JOB, contradicted] * 20)
+    assert found[::2] == [Claimed()] * 20
+    assert all(isinstance(each, Contradicted) for each in found[1::2])
+    assert node.requests == 2  # of 30 and 10 claims
+
+
+@pytest.mark.parametrize("batches", [True, False])
+async def test_call_that_the_node_refuses_fails_one_claim(
+    batches: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    node, refused = FakeNode(batches=batches), attrs.evolve(JOB, posted_block=20_000)
+    found = await read_claims(node.reply_slowly, [JOB, JOB, refused, JOB])
+    assert found[:2] + found[3:] == [Claimed()] * 3
+    assert found[2] == "the node node.example rejected eth_getLogs: beyond the head"
+
+
+async def test_cancelled_claim_does_not_end_the_others(autojump_clock: trio.testing.MockClock) -> None:
+    node, found = FakeNode(), []
+
+    async def read_one(reader: ChainReader, seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            found.append(await reader.claim_status(JOB))
+
+    async with (
+        httpx.AsyncClient(transport=StreamedTransport(node.reply_slowly)) as http,
+        trio.open_nursery() as nursery,
+    ):
+        reader = ChainReader(http, "http://node.example/key", BOOK, PROVIDER)
+        for seconds in (0.3, 0.7, 9, 9):  # the first and the second are cancelled while they send the batch of all
+            nursery.start_soon(read_one, reader, seconds)
+            await trio.testing.wait_all_tasks_blocked()
+    assert found == [Claimed()] * 2
 
 
 async def test_node_that_stalls_is_unavailable_in_time_for_all(autojump_clock: trio.testing.MockClock) -> None:
     async def stall(_: httpx.Request) -> httpx.Response:
         await trio.sleep_forever()
 
-    failed: list[str] = []
-
-    async def one(reader: ChainReader) -> None:
-        try:
-            await reader.claim_status(JOB)
-        except Unavailable as away:
-            failed.append(str(away))
-
-    async with httpx.AsyncClient(transport=StreamedTransport(stall)) as http, trio.open_nursery() as nursery:
-        reader = ChainReader(http, "http://node.example/key", BOOK, PROVIDER)
-        for _ in range(20):
-            nursery.start_soon(one, reader)
-    assert failed == ["the node node.example does not answer in time"] * 20
+    assert await read_claims(stall, [JOB] * 20) == ["the node node.example does not answer in time"] * 20
     assert trio.current_time() < 20
 
 
