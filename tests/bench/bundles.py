@@ -19,7 +19,7 @@ from devnet.catalogue import MODELS
 from devnet.world import Devnet
 from svc.client import Client
 from tests.bench.row import Row
-from tests.bench.world import RATES, Ground, customer, ground, height
+from tests.bench.world import RATES, customer, ground, height
 from tests.support.cpu_times import cpu_of
 
 MAX_GAS: Final = 4_000.0
@@ -99,8 +99,9 @@ def _cpu(up: Devnet) -> dict[str, float]:
     return dict(zip(pids, each, strict=True)) | {"client": ours - sum(each)}
 
 
-async def gas_per_line(on: Ground) -> list[float]:
-    return [each.gas_per_line for each in (await _bought(on, LINES, ROUNDS))[1:]]
+async def gas_per_line(up: Devnet, client: Client) -> list[float]:
+    with anyio.fail_after(_TIMEOUT_S):
+        return [(await buy(up, client, LINES, None)).gas_per_line for _ in range(ROUNDS)]
 
 
 def row(gas: Sequence[float]) -> Row:
@@ -108,18 +109,12 @@ def row(gas: Sequence[float]) -> Row:
     return Row.of(name, gas, "gas", f"{MAX_GAS:,.0f}", MAX_GAS, at_most=1)
 
 
-async def _bought(on: Ground, lines: int, rounds: int) -> list[Bought]:
-    """Buy a batch of single lines, and then bundled ones in so many rounds."""
-    with anyio.fail_after(_TIMEOUT_S):
-        async with on.provided() as up, customer(up) as client:
-            await up.world.anvil.mine_every(1)
-            single = await buy(up, client, _SINGLE_LINES, 1)
-            return [single, *[await buy(up, client, lines, None) for _ in range(rounds)]]
-
-
 async def _table(lines: int) -> None:
-    async with ground() as on:
-        print(*await _bought(on, lines, 1), sep="\n")
+    """Buy a batch of single lines, and then bundled ones."""
+    async with ground() as on, on.provided() as up, customer(up) as client:
+        await up.world.anvil.mine_every(1)
+        with anyio.fail_after(_TIMEOUT_S):
+            print(await buy(up, client, _SINGLE_LINES, 1), await buy(up, client, lines, None), sep="\n")
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from common.secp256k1 import Wallet
 from tests.bench.row import Row, interleaved
 
 PORTION = 50
-SECONDS, TURN_S = 8, 0.1
+SECONDS, TURN_S = 6, 0.1
 
 OWNER = Wallet(keccak256(b"bench: owner"))
 BOOK = AddressBook(31337, 0, b"\x11" * 20, b"\x22" * 20, b"\x33" * 20, b"\x44" * 20, 6, TokenDomain("Dev Dollar", "1"))

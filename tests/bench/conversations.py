@@ -18,11 +18,11 @@ import httpx
 
 from common.inclusion.header import read_header
 from devnet.catalogue import MODELS
+from devnet.world import Devnet
 from svc.client import Client
 from svc.core.windows import DEFAULT_WINDOW
 from svc.tabs.tab import Tab
 from tests.bench.row import Row
-from tests.bench.world import Ground, customer
 
 _QUESTION = "Name the first five planets of the solar system."
 _MAX_TOKENS = 32
@@ -133,25 +133,24 @@ async def main(options: argparse.Namespace) -> None:
             print(f"single job: answer after {answered:.2f} s, {gas} gas")
 
 
-async def gas_per_request(on: Ground) -> list[float]:
+async def gas_per_request(up: Devnet, client: Client) -> list[float]:
     """Return the gas per request of each of a few tabs."""
     with anyio.fail_after(_TIMEOUT_S):
-        async with on.provided() as up, customer(up) as client:
-            found = []
-            for _ in range(_ROUNDS):
-                first = int(await up.world.anvil.call("eth_blockNumber"), 16) + 1
-                async with client.tabs.open(MODELS[0].name) as tab:
-                    for number in range(ROW_REQUESTS):
-                        await _timed(tab, _input(number, None))
-                if tab.outcome is None or tab.outcome.requests != ROW_REQUESTS:
-                    raise RuntimeError(f"tab {tab.id} was settled for other requests")
-                last = int(await up.world.anvil.call("eth_blockNumber"), 16)
-                blocks = [
-                    await up.world.anvil.call("eth_getBlockByNumber", hex(number), False)
-                    for number in range(first, last + 1)
-                ]
-                found.append(sum(int(block["gasUsed"], 16) for block in blocks) / ROW_REQUESTS)
-            return found
+        found = []
+        for _ in range(_ROUNDS):
+            first = int(await up.world.anvil.call("eth_blockNumber"), 16) + 1
+            async with client.tabs.open(MODELS[0].name) as tab:
+                for number in range(ROW_REQUESTS):
+                    await _timed(tab, _input(number, None))
+            if tab.outcome is None or tab.outcome.requests != ROW_REQUESTS:
+                raise RuntimeError(f"tab {tab.id} was settled for other requests")
+            last = int(await up.world.anvil.call("eth_blockNumber"), 16)
+            blocks = [
+                await up.world.anvil.call("eth_getBlockByNumber", hex(number), False)
+                for number in range(first, last + 1)
+            ]
+            found.append(sum(int(block["gasUsed"], 16) for block in blocks) / ROW_REQUESTS)
+        return found
 
 
 def row(gas: Sequence[float]) -> Row:

@@ -42,7 +42,7 @@ JOBS: Final = int(os.environ.get("GROWTH_JOBS", "1_000_000"))
 SHORT: Final = 100_000
 OPEN, MODELS, PROVIDERS = 1_600, 16, 20
 MAX_TIMES: Final = 1.5
-SECONDS: Final = 2.5  # for each kind of read
+SECONDS: Final = 1.2  # for each kind of read
 TURN_S: Final = 0.1
 _PORTION: Final = 10
 _SETTINGS: Final = ("shared_buffers=2GB", "max_wal_size=4GB")  # as config/postgresql recommends

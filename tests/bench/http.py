@@ -25,7 +25,7 @@ from tests.bench.http_processes import load_client, server
 from tests.bench.row import Row, interleaved
 from tests.integration.coordinatord.book.market_rows import add_models, add_providers, begin_index
 
-SECONDS: Final = 32
+SECONDS: Final = 16
 CONNECTIONS: Final = 16
 MODELS, PROVIDERS = 16, 200
 _JOBS: Final = (

@@ -44,7 +44,7 @@ JOURNAL_BLOCKS: Final = 64
 BLOCKS, POSTS_A_BLOCK = 240, 100
 SAMPLE_BLOCKS: Final = 3  # for web3.py, which would take minutes for all
 RANGE_BLOCKS: Final = 50  # best range width for getLogs alone
-SECONDS: Final = 20.0
+SECONDS: Final = 15.0
 _ARTIFACT: Final = Path(__file__).parents[2] / "common" / "contracts" / "artifacts" / "JobRegistry.json"
 _REGISTRIES: Final = [bytes([n]) * 20 for n in (0x51, 0x52, 0x53)]
 

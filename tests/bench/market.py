@@ -19,22 +19,20 @@ from devnet.world import Devnet
 from svc.client import Client
 from tests.bench import bundles, conversations
 from tests.bench.row import Row
-from tests.bench.world import RATES, Ground, customer, ground, height
+from tests.bench.world import RATES, customer, ground, height
 
 JOBS_PER_S: Final = 80.0
 BLOCKS: Final = 2
 AHEAD_MS: Final = 150.0  # beyond the run's time, which is 0
-BLOCK_S: Final = 2  # for single orders
-ORDERS_S: Final = 16.0
+BLOCK_S: Final = 1
 SLOTS: Final = 512
 BATCH_LINES: Final = 300  # of each buyer
 BUYERS: Final = 4
 WARM_UP_JOBS: Final = 200  # settled before the busy time is measured
-BUSY_S: Final = 24.0
-MIN_SAMPLES_PER_WAY: Final = 8
-_PARTS: Final = 6  # of the busy time
+BUSY_S: Final = 21.0
+ORDERS: Final = 8
+_PARTS: Final = 3  # of the busy time, each several times longer than a batch's phases of posting and settling
 _SETTLED_JOBS: Final = 6  # of the wallet, more than running ahead requires
-_WARMING_LINES: Final = 150  # earn gas budgets, and capacity for the provider
 _OUT: Final = 64
 _TIMEOUT_S: Final = 600.0
 
@@ -50,25 +48,23 @@ class Waited:
     blocks: list[float] = attrs.field(factory=list)
 
 
-async def single_orders(on: Ground, *, ahead: bool) -> Waited:
-    """Buy one job after another for `ORDERS_S`, and until there are enough samples."""
+async def single_orders(up: Devnet, client: Client, *, ahead: bool) -> Waited:
+    """Buy one job after another, with a block each second."""
     waited = Waited()
-    async with on.provided(SLOTS, ahead=ahead) as up, customer(up) as client:
 
-        def order(*, final: bool) -> Awaitable[object]:
-            return client.run(MODELS[0].name, "one", window="1h", units_out=_OUT, provider=1, final=final)
+    def order(*, final: bool) -> Awaitable[object]:
+        return client.run(MODELS[0].name, "one", window="1h", units_out=_OUT, provider=1, final=final)
 
-        for _ in range(_SETTLED_JOBS):
-            await order(final=True)
-        await up.world.anvil.mine_every(BLOCK_S)
-        until = time.monotonic() + ORDERS_S
-        while time.monotonic() < until or len(waited.times) < MIN_SAMPLES_PER_WAY:
-            # Not in step with the blocks.
-            await anyio.sleep(BLOCK_S * (0.37 * len(waited.times) % 1))
-            first, began = await height(up), time.perf_counter()
-            await order(final=not ahead)
-            waited.times.append(1000 * (time.perf_counter() - began))
-            waited.blocks.append(await height(up) - first)
+    for _ in range(_SETTLED_JOBS):
+        await order(final=True)
+    await up.world.anvil.mine_every(BLOCK_S)
+    while len(waited.times) < ORDERS:
+        # Not in step with the blocks.
+        await anyio.sleep(BLOCK_S * (0.37 * len(waited.times) % 1))
+        first, began = await height(up), time.perf_counter()
+        await order(final=not ahead)
+        waited.times.append(1000 * (time.perf_counter() - began))
+        waited.blocks.append(await height(up) - first)
     return waited
 
 
@@ -90,28 +86,25 @@ async def bought(client: Client, lines: int) -> None:
         raise RuntimeError(f"{len(results)} of {lines} results were opened; the batch ended as {ended.status}")
 
 
-async def busy(on: Ground) -> list[float]:
+async def busy(up: Devnet, client: Client) -> list[float]:
     """Return jobs settled per second in equal parts of the busy time, while buyers order one batch after another."""
-    async with on.provided(SLOTS) as up, customer(up) as client:
-        await up.world.anvil.mine_every(1)
-        await bought(client, _WARMING_LINES)
 
-        async def buyer() -> None:
-            while True:
-                await bought(client, BATCH_LINES)
+    async def buyer() -> None:
+        while True:
+            await bought(client, BATCH_LINES)
 
-        marks: list[tuple[float, int]] = []
-        with anyio.fail_after(_TIMEOUT_S):
-            async with anyio.create_task_group() as buyers:
-                for _ in range(BUYERS):
-                    buyers.start_soon(buyer)
-                busy_from = await settled(up) + WARM_UP_JOBS
-                while await settled(up) < busy_from:  # noqa: ASYNC110 - the event is in the node
-                    await anyio.sleep(0.2)
-                for _ in range(_PARTS + 1):
-                    marks.append((time.monotonic(), await settled(up)))
-                    await anyio.sleep(BUSY_S / _PARTS)
-                buyers.cancel_scope.cancel()
+    marks: list[tuple[float, int]] = []
+    with anyio.fail_after(_TIMEOUT_S):
+        async with anyio.create_task_group() as buyers:
+            for _ in range(BUYERS):
+                buyers.start_soon(buyer)
+            busy_from = await settled(up) + WARM_UP_JOBS
+            while await settled(up) < busy_from:  # noqa: ASYNC110 - the event is in the node
+                await anyio.sleep(0.2)
+            for _ in range(_PARTS + 1):
+                marks.append((time.monotonic(), await settled(up)))
+                await anyio.sleep(BUSY_S / _PARTS)
+            buyers.cancel_scope.cancel()
     return [(after - before) / (late - early) for (early, before), (late, after) in pairwise(marks)]
 
 
@@ -126,9 +119,13 @@ async def settled(up: Devnet) -> int:
 
 async def _measured() -> tuple[Waited, Waited, list[float], list[float], list[float]]:
     async with ground() as on:
-        by_chain, ahead = await single_orders(on, ahead=False), await single_orders(on, ahead=True)
-        lines, requests = await bundles.gas_per_line(on), await conversations.gas_per_request(on)
-        return by_chain, ahead, lines, requests, await busy(on)
+        async with on.provided(SLOTS, ahead=True) as up, customer(up) as client:
+            ahead = await single_orders(up, client, ahead=True)
+        # The bundles also earn the gas budgets and the provider's capacity for the busy time.
+        async with on.provided(SLOTS) as up, customer(up) as client:
+            by_chain = await single_orders(up, client, ahead=False)
+            lines, requests = await bundles.gas_per_line(up, client), await conversations.gas_per_request(up, client)
+            return by_chain, ahead, lines, requests, await busy(up, client)
 
 
 def rows() -> list[Row]:

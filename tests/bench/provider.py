@@ -29,7 +29,7 @@ MAX_HELD_MIB: Final = 200.0
 _ENDLESS_JOBS: Final = 10**6
 _WARM_UP_JOBS: Final = 200
 _SLICES: Final = 8
-_SLICE_S: Final = 1.5
+_SLICE_S: Final = 1.0
 _LOOK_S: Final = 0.25
 _LONG_RUN_S: Final = 300.0  # of each job, longer than claiming all takes on any machine
 
@@ -84,7 +84,7 @@ def _daemon(directory: Path, url: str, delay: float, slots: int) -> Iterator[int
     try:
         yield process.pid
     finally:
-        process.terminate()
+        process.kill()  # a shutdown would first give up all held jobs
         process.wait()
 
 

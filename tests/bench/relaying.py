@@ -38,9 +38,9 @@ from tests.support.services import rooms
 
 ROOMY_BLOCK_GAS: Final = 1_000_000_000  # never full, so that the gas limit is not measured
 CHAIN_BLOCK_S: Final = 12  # block time of the chain that the ops per second are compared with
-PARTS: Final = 6  # of the seconds that are measured
+PARTS: Final = 4  # of the seconds that are measured
 PART_S: Final = 2.0
-SIGNING_S: Final = 5.0  # CPU to sign queued posts: more posts than are relayed in the measured seconds
+SIGNING_S: Final = 4.0  # CPU to sign queued posts: more posts than are relayed in the measured seconds
 FULL_BLOCKS: Final = 5
 _POSTS_PER_TX: Final = 64  # a round takes 512
 _PENDING_TXS: Final = 20  # more than fit in a block

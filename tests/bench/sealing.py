@@ -20,7 +20,7 @@ FRAMES = len(IN_FRAMES)
 PIECES = 8
 # Bytes before the pieces, so that the total is a valid length of a container.
 HEAD = b"\x01" + bytes(HEAD_BYTES - 1 + HEADER_BYTES + SEALED_FRAME_BYTES - PIECES * len(PIECE) % SEALED_FRAME_BYTES)
-SECONDS, TURN_S = 8, 0.1
+SECONDS, TURN_S = 6, 0.1
 
 SECRET = SecretKey(bytes(range(32)))
 PLACE = (31337, bytes(20), bytes(20))
