@@ -26,6 +26,10 @@ _SAVEPOINTS: Final = {
     "COMMIT": "RELEASE SAVEPOINT of_the_indexer",
     "ROLLBACK": "ROLLBACK TO SAVEPOINT of_the_indexer",
 }
+_COLUMNS: Final = (
+    "select table_name, string_agg(column_name, ', ' order by ordinal_position) from information_schema.columns"
+    " where table_schema = 'replay' group by table_name"
+)
 
 
 class _CheckConnection(asyncpg.Connection):
@@ -50,10 +54,13 @@ async def index_violations(database_url: str, rpc: Rpc, book: AddressBook) -> li
         head, position = await source.head(), await read_position(connection)
         if position is None or hex_of(position.block_hash) != head.hash:
             return [f"I4: the index stands at {position}, and the chain at {head.height} ({head.hash})"]
-        indexed = await index_rows(connection)
         await connection.execute("create schema replay; set search_path to replay")
         for migration in load_migrations().values():
             await connection.execute(migration.sql)
+        columns = dict(await connection.fetch(_COLUMNS))  # a newer release may have added others
+        await connection.execute("reset search_path")
+        indexed = await index_rows(connection, columns)
+        await connection.execute("set search_path to replay")
         await IndexFollower(source, _settings(book), Wake()).catch_up(connection)
         replayed = await index_rows(connection)
     except Retryable as wrong:  # the replay runs the indexer's own code, which may be the broken part

@@ -1,5 +1,6 @@
 """The whole index as values, to compare two ways to the same block."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import asyncpg
@@ -11,13 +12,17 @@ Rows = dict[str, list[tuple[Any, ...]]]
 _SUMS = {"job_counts": ("list", "key", "bits", "chunk", "state"), "owner_sums": ("owner", "model_id")}
 
 
-async def index_rows(connection: "asyncpg.Connection[asyncpg.Record]") -> Rows:
-    """Return all tables filled from the chain, their counts, and the position, each sorted by key."""
+async def index_rows(
+    connection: "asyncpg.Connection[asyncpg.Record]", columns: Mapping[str, str] | None = None
+) -> Rows:
+    """Return all tables filled from the chain, their counts, and the position, each sorted by key. `columns` has the
+    names of the wanted columns by table."""
+    wanted = columns or {}
     tables: dict[str, tuple[str, ...]] = {**UNDOABLE_TABLES, **_SUMS, "index_position": ("only_row",)}
     return {
         table: [
             tuple(row)
-            for row in await connection.fetch(f"select * from {table} order by {', '.join(key)}")  # noqa: S608 - constants
+            for row in await connection.fetch(f"select {wanted.get(table, '*')} from {table} order by {', '.join(key)}")  # noqa: S608 - constants
         ]
         for table, key in tables.items()
     }
