@@ -1,4 +1,4 @@
-"""Complete coordinators with svcd and clients: one plan has the same trace in every process, sixteen seeds pass, and
+"""Complete coordinators with svcd and clients: one plan has the same trace in every process, seeds pass, and
 the simulation finds faults planted in coordinatord.
 
 `python -m tests.simulation.coordinator` runs more seeds and shrinks one that fails; add its plan below as a separate
@@ -7,7 +7,6 @@ the clocks before coordinatord is imported.
 """
 
 import os
-import random
 import re
 import subprocess
 import sys
@@ -83,17 +82,17 @@ def test_every_planted_fault_is_found(name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_coordinators_keep_promises_under_sixteen_seeds() -> None:
-    """Fixed seeds by default. SIMULATE_FIRST sets the first seed, or `random` chooses one."""
-    given = os.environ.get("SIMULATE_FIRST", "968117281")
-    first = random.SystemRandom().randrange(1000, 10**9) if given == "random" else int(given)
-    said = ended(simulated("--first", str(first), "--seeds", "16", "--unshrunk"))
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("quarter", range(4))
+def test_coordinators_keep_promises_under_four_seeds(quarter: int) -> None:
+    """Fixed seeds by default. SIMULATE_FIRST sets the first seed."""
+    first = int(os.environ.get("SIMULATE_FIRST", "968117281")) + 4 * quarter
+    said = ended(simulated("--first", str(first), "--seeds", "4", "--unshrunk"))
     summaries = _SUMMARY.findall(said)
-    assert len(summaries) == 16
+    assert len(summaries) == 4
     # Guard against runs in which nothing happens.
     jobs, opened, lives, faults, _ = (sum(map(int, each)) for each in zip(*summaries, strict=True))
-    assert jobs > 40
-    assert opened > 10
-    assert lives > 25
-    assert faults > 60
+    assert jobs > 8
+    assert opened > 1
+    assert lives > 5
+    assert faults > 10
