@@ -126,7 +126,7 @@ PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=2
 STEPS := lint contracts-test contracts-proofs node-check
 .PHONY: test
 test: ## every quick check: style, types, layers, contracts, encodings, services
-	@echo "test: runs every quick check (style, types, layers, contracts, encodings, services): about 8 minutes on two" \
+	@echo "test: runs every quick check (style, types, layers, contracts, encodings, services): about 6 minutes on two" \
 		"cores, and 2 more on the first run, which sets up"
 	@rm -rf $(SKIPPED) && mkdir -p $(SKIPPED)
 	@began=$$SECONDS; $(MAKE) setup .venv-halmos/.ready .venv-slither/.ready tests/peers/node/node_modules/.ready && { \
@@ -160,7 +160,7 @@ node-check: tests/peers/node/node_modules/.ready
 pytest: setup
 	@$(MAKE) programs || echo "tests: the tests that need these programs are skipped" >&2
 	@$(MAKE) browser || echo "tests: the tests of the pages in a browser are skipped" >&2
-	@echo "tests: unit, integration, end to end (about 8 minutes)"
+	@echo "tests: unit, integration, end to end (about 6 minutes)"
 	@mkdir -p $(SKIPPED)
 	@SKIPPED_TESTS=$(SKIPPED)/pytest $(PYTEST) -m "not long"
 

@@ -274,7 +274,7 @@ async def test_requeued_op_waits_for_its_dependency(connection: Connection) -> N
     assert [relay.kind for relay in await queue_sql.take_relays(connection, 1, 0)] == ["settle", "post"]
 
 
-async def test_relays_of_a_subject_are_read_oldest_first_until_they_end(connection: Connection) -> None:
+async def test_live_relays_of_a_subject_are_read_oldest_first(connection: Connection) -> None:
     tx_id = await signed(connection, 0, b"a")
     await submit(connection, attrs.evolve(new(b"a"), dedupe=b"behind"), max_depth=10)
     await queued(connection, b"of another subject")
