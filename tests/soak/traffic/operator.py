@@ -16,6 +16,7 @@ from tests.soak.ground import Ground
 _WINDOW: Final = 600  # a window that no buyer orders
 _MODEL: Final = 900  # a model that no provider serves
 _ENTRIES: Final = 3
+_GAS: Final = {"gas": hex(500_000), "maxFeePerGas": hex(10**12)}  # enough during a spike of the fees
 
 Call = tuple[str, Sequence[Any]]
 
@@ -43,7 +44,7 @@ class Operator:
         target, call = calls[n % len(calls)]
         sent = {"from": self.ground.wallets.admin.address, "to": "0x" + target.hex(), "data": _calldata(*call)}
         try:
-            await self.ground.anvil.call("eth_sendTransaction", {**sent, "gas": hex(500_000)})
+            await self.ground.anvil.call("eth_sendTransaction", {**sent, **_GAS})
         except httpx.HTTPError as trouble:
             return type(trouble).__name__
         return "sent"
