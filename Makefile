@@ -167,12 +167,9 @@ pytest: setup
 .PHONY: test-long
 test-long: setup model .venv-serve-clients/.ready ## the slow tests: minutes of faults, whole devnets, and the commands of the pages
 	@$(MAKE) programs || echo "tests: the tests that need these programs are skipped" >&2
+	@echo "tests: the long ones (about 10 minutes)"
 	@mkdir -p build
-	@export SOAK_SEED=$${SOAK_SEED:-random}; \
-	if test "$$SOAK_SEED" = random; then SOAK_SEED=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); fi; \
-	echo "tests: the long ones (about 10 minutes); the soak's seed is SOAK_SEED=$$SOAK_SEED, kept in build/soak-seeds"; \
-	echo "$$(date -u +%FT%TZ) $$(git rev-parse --short HEAD 2>/dev/null || echo -) $$SOAK_SEED" >> build/soak-seeds; \
-	SKIPPED_TESTS=build/skipped-long $(PYTEST) -m long
+	@SKIPPED_TESTS=build/skipped-long $(PYTEST) -m long
 	@if test -s build/skipped-long; then echo "skipped:"; cat build/skipped-long; else echo "skipped: nothing"; fi
 
 .PHONY: openapi

@@ -1,4 +1,5 @@
-"""One minute of the soak with a new seed: the complete market, under many kinds of faults, one after another.
+"""One minute of the soak: the complete market, under many kinds of faults, one after another. SOAK_SEED=random chooses
+other faults.
 
 Simultaneous faults of every kind (`python -m tests.soak --every 1`) need a machine without other load.
 """
@@ -16,9 +17,9 @@ import pytest
 from tests.soak.faults.kinds import KINDS
 from tests.soak.verdict import INVARIANTS
 
-# Kept until the next run. After a failure it holds the seed, which SOAK_SEED sets for a repeat.
+# Kept until the next run.
 OUT: Final = Path(__file__).parents[2] / "build" / "soak-e2e"
-SEED: Final = os.environ.get("SOAK_SEED", "random")
+SEED: Final = os.environ.get("SOAK_SEED", "968117281")
 
 
 @pytest.mark.long
