@@ -37,9 +37,9 @@ _DOMAIN_SEPARATOR_SELECTOR: Final = abi.selector("DOMAIN_SEPARATOR()")
 _AUTHORIZATION_STATE_SELECTOR: Final = abi.selector("authorizationState(address,bytes32)")
 _BALANCE_OF_SELECTOR: Final = abi.selector("balanceOf(address)")
 _MAX_ANSWER_BYTES: Final = 4 << 20
-_NODE_TIMEOUT_S: Final = 15.0  # includes the wait for other requests to end
+_NODE_TIMEOUT_S: Final = 15.0  # of a request, and of the wait for earlier requests
 _MAX_CONCURRENT_REQUESTS: Final = 8  # hosted nodes limit the rate
-_MAX_SHARED_BATCH: Final = 30  # claims in one batch: 90 calls, because hosted nodes accept about 100
+_MAX_CLAIMS_PER_BATCH: Final = 30  # with three calls each; hosted nodes accept about 100 calls
 _MAX_REORG_BLOCKS: Final = 128  # a reorg may move a post by up to this many blocks
 _COMPARED_TERMS: Final = (
     *("c", "model_id", "sla_secs", "rate_in", "rate_out"),
@@ -80,12 +80,17 @@ class Registration:
 
 @attrs.define(slots=True, eq=False)
 class _PendingCalls:
-    """Calls of one caller. `was_refused`: the node refused a batch with these and other callers' calls, so the caller
-    repeats its own."""
+    """Calls of one caller. If the node refuses a batch of several callers, `was_refused` makes each caller send its
+    calls separately."""
 
     calls: Sequence[Call]
     results: list[Any] | None = None
+    failure: NodeFailed | None = None
     was_refused: bool = False
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.results is None and self.failure is None and not self.was_refused
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -218,8 +223,8 @@ class ChainReader:
     async def call_node_batch(self, *calls: Call) -> list[Any]:
         """Return the node's results of several calls. Raise `Unavailable` if one of them fails.
 
-        One batch is under way at a time. Callers that wait for it share the next batch, because a block may have
-        hundreds of claims.
+        A block may have hundreds of claims. Only one batch is under way at a time, and the callers that wait for its
+        end share the next batch.
         """
         own = _PendingCalls(calls)
         self._pending.append(own)
@@ -234,15 +239,20 @@ class ChainReader:
         return own.results
 
     async def _send_pending(self, own: _PendingCalls) -> None:
-        """Send the calls of `own` and of other waiting callers, unless another caller has sent those of `own`."""
-        if own.results is not None or own.was_refused:
+        """Send the calls of `own` and of other waiting callers in one batch, unless an earlier batch had those of
+        `own`."""
+        if own.failure is not None:
+            raise own.failure
+        if not own.is_waiting:
             return
-        batch = [each for each in self._pending if each.results is None and not each.was_refused][:_MAX_SHARED_BATCH]
+        batch = [each for each in self._pending if each.is_waiting][:_MAX_CLAIMS_PER_BATCH]
         results = None
         try:
             results = await self._node.call_batch(list(chain.from_iterable(each.calls for each in batch)))
         except NodeFailed as failed:
             if failed.retryable or len(batch) == 1:
+                for each in batch:
+                    each.failure = failed
                 raise
         if results is not None:
             remaining = iter(results)
@@ -254,8 +264,9 @@ class ChainReader:
 
     async def _request_within(self, limit: AbstractAsyncContextManager[Any], request: Callable[[], Awaitable[T]]) -> T:
         try:
-            with trio.fail_after(_NODE_TIMEOUT_S):
+            with trio.fail_after(_NODE_TIMEOUT_S) as timeout:
                 async with limit:
+                    timeout.deadline = trio.current_time() + _NODE_TIMEOUT_S
                     return await request()
         except trio.TooSlowError:
             raise Unavailable(f"the node {self._node.name} does not answer in time") from None

@@ -31,9 +31,9 @@ BUYERS: Final = 4
 WARM_UP_JOBS: Final = 200  # settled before the busy time is measured
 BUSY_S: Final = 21.0
 ORDERS: Final = 8
-_PARTS: Final = 3  # of the busy time, each several times longer than a batch's phases of posting and settling
+_INTERVALS: Final = 3  # of the busy time, each longer than a batch takes from its posts to its settles
 _SETTLED_JOBS: Final = 6  # of the wallet, more than running ahead requires
-_OUT: Final = 64
+_OUTPUT_UNITS: Final = 64
 _TIMEOUT_S: Final = 600.0
 
 
@@ -41,25 +41,25 @@ _TIMEOUT_S: Final = 600.0
 
 
 @attrs.frozen
-class Waited:
+class OrderLatencies:
     """Milliseconds and blocks of each order until its result was opened."""
 
     times: list[float] = attrs.field(factory=list)
     blocks: list[float] = attrs.field(factory=list)
 
 
-async def single_orders(up: Devnet, client: Client, *, ahead: bool) -> Waited:
+async def single_orders(up: Devnet, client: Client, *, ahead: bool) -> OrderLatencies:
     """Buy one job after another, with a block each second."""
-    waited = Waited()
+    waited = OrderLatencies()
 
     def order(*, final: bool) -> Awaitable[object]:
-        return client.run(MODELS[0].name, "one", window="1h", units_out=_OUT, provider=1, final=final)
+        return client.run(MODELS[0].name, "one", window="1h", units_out=_OUTPUT_UNITS, provider=1, final=final)
 
     for _ in range(_SETTLED_JOBS):
         await order(final=True)
     await up.world.anvil.mine_every(BLOCK_S)
     while len(waited.times) < ORDERS:
-        # Not in step with the blocks.
+        # Begin at different times between two blocks.
         await anyio.sleep(BLOCK_S * (0.37 * len(waited.times) % 1))
         first, began = await height(up), time.perf_counter()
         await order(final=not ahead)
@@ -71,10 +71,12 @@ async def single_orders(up: Devnet, client: Client, *, ahead: bool) -> Waited:
 # --- a busy market ---------------------------------------------------------------------------------------------
 
 
-async def bought(client: Client, lines: int) -> None:
+async def buy_batch(client: Client, lines: int) -> None:
     """Buy a batch of open lines, and open each result. Raise RuntimeError if one is missing."""
     texts = [
-        json.dumps({"body": {"model": MODELS[0].name, "input": f"job {n}", "max_output_tokens": _OUT, **RATES}})
+        json.dumps(
+            {"body": {"model": MODELS[0].name, "input": f"job {n}", "max_output_tokens": _OUTPUT_UNITS, **RATES}}
+        )
         for n in range(lines)
     ]
     batch = await client.batches.create(await client.batches.prepare(texts, window="1h"))
@@ -86,29 +88,29 @@ async def bought(client: Client, lines: int) -> None:
         raise RuntimeError(f"{len(results)} of {lines} results were opened; the batch ended as {ended.status}")
 
 
-async def busy(up: Devnet, client: Client) -> list[float]:
+async def measure_throughput(up: Devnet, client: Client) -> list[float]:
     """Return jobs settled per second in equal parts of the busy time, while buyers order one batch after another."""
 
     async def buyer() -> None:
         while True:
-            await bought(client, BATCH_LINES)
+            await buy_batch(client, BATCH_LINES)
 
     marks: list[tuple[float, int]] = []
     with anyio.fail_after(_TIMEOUT_S):
         async with anyio.create_task_group() as buyers:
             for _ in range(BUYERS):
                 buyers.start_soon(buyer)
-            busy_from = await settled(up) + WARM_UP_JOBS
-            while await settled(up) < busy_from:  # noqa: ASYNC110 - the event is in the node
+            busy_from = await count_settled_jobs(up) + WARM_UP_JOBS
+            while await count_settled_jobs(up) < busy_from:  # noqa: ASYNC110 - the event is in the node
                 await anyio.sleep(0.2)
-            for _ in range(_PARTS + 1):
-                marks.append((time.monotonic(), await settled(up)))
-                await anyio.sleep(BUSY_S / _PARTS)
+            for _ in range(_INTERVALS + 1):
+                marks.append((time.monotonic(), await count_settled_jobs(up)))
+                await anyio.sleep(BUSY_S / _INTERVALS)
             buyers.cancel_scope.cancel()
     return [(after - before) / (late - early) for (early, before), (late, after) in pairwise(marks)]
 
 
-async def settled(up: Devnet) -> int:
+async def count_settled_jobs(up: Devnet) -> int:
     topic = "0x" + event_topic(load_artifact("JobRegistry"), "JobSettled").hex()
     query = {"fromBlock": "0x0", "toBlock": "latest", "address": up.world.market.jobs, "topics": [topic]}
     return len(await up.world.anvil.call("eth_getLogs", query))
@@ -117,19 +119,19 @@ async def settled(up: Devnet) -> int:
 # --- the figures -----------------------------------------------------------------------------------------------
 
 
-async def _measured() -> tuple[Waited, Waited, list[float], list[float], list[float]]:
+async def _measure() -> tuple[OrderLatencies, OrderLatencies, list[float], list[float], list[float]]:
     async with ground() as on:
         async with on.provided(SLOTS, ahead=True) as up, customer(up) as client:
             ahead = await single_orders(up, client, ahead=True)
-        # The bundles also earn the gas budgets and the provider's capacity for the busy time.
+        # The bundles come first: they earn the gas budget and the capacity that the busy market needs.
         async with on.provided(SLOTS) as up, customer(up) as client:
             by_chain = await single_orders(up, client, ahead=False)
             lines, requests = await bundles.gas_per_line(up, client), await conversations.gas_per_request(up, client)
-            return by_chain, ahead, lines, requests, await busy(up, client)
+            return by_chain, ahead, lines, requests, await measure_throughput(up, client)
 
 
 def rows() -> list[Row]:
-    by_chain, ahead, lines, requests, paces = anyio.run(_measured, backend_options={"use_uvloop": True})
+    by_chain, ahead, lines, requests, paces = anyio.run(_measure, backend_options={"use_uvloop": True})
     what = "order to opened result"
     return [
         Row.of(what, by_chain.blocks, "blocks", f"{BLOCKS} blocks", BLOCKS, at_most=1),

@@ -20,7 +20,7 @@ from coordinatord.chain.rpc.client import Rpc
 from coordinatord.storage.database.migration import load_migrations
 from tests.integration.coordinatord.indexer.index_rows import index_rows
 
-# The indexer begins and commits its own transactions. Inside of the check's transaction, these are savepoints.
+# The indexer begins and commits transactions. The check runs them as savepoints, so that it can roll back everything.
 _SAVEPOINTS: Final = {
     "BEGIN": "SAVEPOINT of_the_indexer",
     "COMMIT": "RELEASE SAVEPOINT of_the_indexer",
@@ -33,7 +33,7 @@ _COLUMNS: Final = (
 
 
 class _CheckConnection(asyncpg.Connection):
-    """Connection on which nothing is committed."""
+    """Connection that turns BEGIN, COMMIT and ROLLBACK into savepoints."""
 
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:  # noqa: ASYNC109 - asyncpg's
         return await super().execute(_SAVEPOINTS.get(query, query), *args, timeout=timeout)
@@ -43,21 +43,20 @@ async def index_violations(database_url: str, rpc: Rpc, book: AddressBook) -> li
     """Return each violation as a sentence. The index must have reached the head, and no block may be mined during the
     call.
 
-    The replay fills a second schema in a transaction that is rolled back, so a coordinator on the same database waits
-    for nothing.
+    The replay fills a second schema in a transaction that is rolled back, so it never blocks a coordinator on the same
+    database.
     """
     source = NodeSource(rpc, LogDecoder(book))
     connection = await asyncpg.connect(database_url, connection_class=_CheckConnection)
-    transaction = connection.transaction(isolation="repeatable_read")
-    await transaction.start()
     try:
+        await connection.transaction(isolation="repeatable_read").start()
         head, position = await source.head(), await read_position(connection)
         if position is None or hex_of(position.block_hash) != head.hash:
             return [f"I4: the index stands at {position}, and the chain at {head.height} ({head.hash})"]
         await connection.execute("create schema replay; set search_path to replay")
         for migration in load_migrations().values():
             await connection.execute(migration.sql)
-        columns = dict(await connection.fetch(_COLUMNS))  # a newer release may have added others
+        columns = dict(await connection.fetch(_COLUMNS))  # without columns of newer releases
         await connection.execute("reset search_path")
         indexed = await index_rows(connection, columns)
         await connection.execute("set search_path to replay")
@@ -66,8 +65,7 @@ async def index_violations(database_url: str, rpc: Rpc, book: AddressBook) -> li
     except Retryable as wrong:  # the replay runs the indexer's own code, which may be the broken part
         return [f"I4: the chain cannot be replayed: {wrong}"]
     finally:
-        await transaction.rollback()
-        await connection.close()
+        connection.terminate()
     return [
         f"I4: {table} differs from a fresh replay in {sorted(set(rows) ^ set(replayed[table]), key=repr)}"
         for table, rows in indexed.items()

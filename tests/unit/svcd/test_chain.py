@@ -180,9 +180,7 @@ async def test_claims_of_a_block_share_batches(autojump_clock: trio.testing.Mock
 
 
 @pytest.mark.parametrize("batches", [True, False])
-async def test_call_that_the_node_refuses_fails_one_claim(
-    batches: bool, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_refused_call_fails_only_its_claim(batches: bool, autojump_clock: trio.testing.MockClock) -> None:
     node, refused = FakeNode(batches=batches), attrs.evolve(JOB, posted_block=20_000)
     found = await read_claims(node.reply_slowly, [JOB, JOB, refused, JOB])
     assert found[:2] + found[3:] == [Claimed()] * 3
@@ -201,13 +199,39 @@ async def test_cancelled_claim_does_not_end_the_others(autojump_clock: trio.test
         trio.open_nursery() as nursery,
     ):
         reader = ChainReader(http, "http://node.example/key", BOOK, PROVIDER)
-        for seconds in (0.3, 0.7, 9, 9):  # the first and the second are cancelled while they send the batch of all
+        for seconds in (0.3, 0.7, 9, 9):  # the first two are cancelled while they send
             nursery.start_soon(read_one, reader, seconds)
             await trio.testing.wait_all_tasks_blocked()
     assert found == [Claimed()] * 2
 
 
-async def test_node_that_stalls_is_unavailable_in_time_for_all(autojump_clock: trio.testing.MockClock) -> None:
+async def test_overloaded_node_gets_one_request_for_all_claims() -> None:
+    node = FakeNode(answer=lambda _: httpx.Response(429))
+    assert await read_claims(node.reply_slowly, [JOB] * 20) == ["the node node.example answered 429"] * 20
+    assert node.requests == 1
+
+
+async def test_claim_has_the_whole_timeout_after_its_wait(autojump_clock: trio.testing.MockClock) -> None:
+    node, durations = FakeNode(), iter((14.0, 14.0))
+
+    async def reply(request: httpx.Request) -> httpx.Response:
+        await trio.sleep(next(durations))
+        return node.reply(request)
+
+    found: list[ClaimStatus] = []
+
+    async def read_one(reader: ChainReader) -> None:
+        found.append(await reader.claim_status(JOB))
+
+    async with httpx.AsyncClient(transport=StreamedTransport(reply)) as http, trio.open_nursery() as nursery:
+        reader = ChainReader(http, "http://node.example/key", BOOK, PROVIDER)
+        for _ in range(2):
+            nursery.start_soon(read_one, reader)
+            await trio.sleep(1)
+    assert found == [Claimed()] * 2
+
+
+async def test_stalled_node_times_out_for_every_caller(autojump_clock: trio.testing.MockClock) -> None:
     async def stall(_: httpx.Request) -> httpx.Response:
         await trio.sleep_forever()
 
