@@ -99,7 +99,7 @@ async def test_scrape_waits_for_a_busy_process(serve: Serve) -> None:
 
 async def test_unreading_clients_delay_neither_scrape_nor_exit(serve: Serve) -> None:
     _ignore_connections_that_the_kernel_ended()
-    with anyio.fail_after(UNREAD_RESPONSE_TIMEOUT_MS / 1000 + 10):
+    with anyio.fail_after(UNREAD_RESPONSE_TIMEOUT_MS / 1000 + 60):
         async with AsyncExitStack() as slow:
             async with serving(serve) as port:
                 for _ in range(20):
@@ -112,7 +112,7 @@ async def test_unreading_clients_delay_neither_scrape_nor_exit(serve: Serve) -> 
                 await anyio.sleep(1)
                 assert b" 200 " in await scraped(port)
                 began = time.monotonic()
-            assert time.monotonic() - began < UNREAD_RESPONSE_TIMEOUT_MS / 1000 + 5
+            assert time.monotonic() - began < UNREAD_RESPONSE_TIMEOUT_MS / 1000 + 20
 
 
 def _ignore_connections_that_the_kernel_ended() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.relayer import outbox_sql
+from coordinatord.chain.relayer import outbox_sql, relaying
 from coordinatord.chain.relayer.outbox_sql import Priority, QueuedRelay
 from coordinatord.chain.relayer.relaying import RefusedByChain, RelayBusy, RelayMined
 from devnet.accounts import DevWallets
@@ -131,8 +131,15 @@ async def test_beyond_the_depth_the_queue_is_full(world: World, database_url: st
 
 
 async def test_burst_beyond_the_depth_waits_for_room(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+    *,
+    world: World,
+    database_url: str,
+    ops: Ops,
+    relayer_wallet: Wallet,
+    client: Wallet,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(relaying, "_QUEUE_ROOM_WAIT_S", 30.0)  # of a busy machine
     outcomes: list[object] = []
     async with stage(database_url, world.anvil.rpc_url, max_depth=3) as on:
 
