@@ -24,7 +24,6 @@ _HEAD_LAYOUT: Final = Struct(">BHH")
 _TIME_LAYOUT: Final = Struct(">Q")
 _GENERATION_BYTES: Final = KEY_BYTES + _TIME_LAYOUT.size
 MAX_HANDOVER_KEYS: Final = 2**16 - 1
-MAX_HANDOVER_BYTES: Final = _HEAD_LAYOUT.size + MAX_HANDOVER_KEYS * _GENERATION_BYTES + SIGNATURE_LENGTH
 
 
 @attrs.frozen(slots=True)

@@ -19,7 +19,6 @@ _PROMPT: Final = "a prompt that only the provider may read"
 # Every span of an order, as path from the client's span.
 _ORDER: Final = "svc:request/coordinatord:request/coordinatord:submission"
 _JOB: Final = f"{_ORDER}/svcd:poll"
-_OP: Final = "coordinatord:request/coordinatord:relay"
 PATHS: Final = [
     "svc:request",
     "svc:request/coordinatord:request",  # the probe
