@@ -94,7 +94,10 @@ class PayloadOpener:
         until = self._open_deadline(held, open_by)
         while True:
             try:
-                claim_status = await chain.claim_status(held.job)
+                with trio.fail_at(until):
+                    claim_status = await chain.claim_status(held.job)
+            except trio.TooSlowError:
+                raise WorkFailed("deadline_wait", "the node did not confirm the claim in time") from None
             except Unavailable as unavailable:
                 failure = WorkFailed("deadline_wait", str(unavailable))
             else:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from svcd.base.errors import Unavailable
@@ -82,3 +83,24 @@ async def test_job_not_on_the_chain_is_never_run(  # noqa: PLR0917 - fixtures co
         assert running.backend.ran == []
     assert len(asked) >= questions
     assert asked[0].job_id.hex() == job[2:]
+
+
+async def test_claim_is_not_awaited_beyond_the_time_to_fail(
+    monkeypatch: pytest.MonkeyPatch,
+    node: Callable[[Says], list[Job]],
+    autojump_clock: MockClock,
+    market: Market,
+    start: Start,
+) -> None:
+    node(away)
+
+    async def slow(_: ChainReader, job: Job) -> ClaimStatus:
+        await trio.sleep(29)
+        raise Unavailable("the node does not answer in time")
+
+    monkeypatch.setattr(ChainReader, "claim_status", slow)
+    job = market.post()
+    async with start(models=(MODEL,), rpc_url="http://node.example") as running:
+        began = autojump_clock.current_time()
+        assert await running.end_of(job) == ("failed", "deadline_wait")
+        assert autojump_clock.current_time() - began < 280
