@@ -143,6 +143,6 @@ async def delete_expired_leases(connection: Connection) -> None:
     """Delete expired leases. Keep the lease of a job that was held back as long as the job is open, so that the next
     hold of the job lasts longer."""
     await connection.execute(
-        "delete from leases l where (l.expires_at < clock_timestamp() and l.unpaid = 0) or (l.unpaid > 0"
-        f" and not exists (select 1 from jobs j where j.job_id = l.job_id and j.state = {JobState.OPEN}))"
+        "delete from leases l where l.expires_at < clock_timestamp() and (l.unpaid = 0"
+        f" or not exists (select 1 from jobs j where j.job_id = l.job_id and j.state = {JobState.OPEN}))"
     )
