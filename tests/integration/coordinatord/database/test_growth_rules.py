@@ -196,12 +196,6 @@ async def test_undecided_relays_and_transactions_are_kept(stage: Stage) -> None:
     assert await stage.fetchval("select count(*) from relays") == 1
 
 
-async def test_payment_backoff_ends_with_its_open_job(stage: Stage) -> None:
-    await stage.execute("insert into leases values ('j', 0, 1, clock_timestamp() + interval '1 hour', 3)")
-    await stage.sweep()
-    assert await stage.fetchval("select count(*) from leases") == 0
-
-
 PILES: Final = ("nonces", "sessions", "job_ends", "relays", "relay_txs", "batch_lines")
 
 
