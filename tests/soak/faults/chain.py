@@ -37,6 +37,9 @@ async def _reorganised(ground: Ground, depth: int) -> None:
     await ground.anvil.mine_every(0)  # anvil would lose blocks if it mined one meanwhile
     try:
         await ground.anvil.call("anvil_reorg", depth, [])
+        # anvil also sets back the chain's clock, by minutes for a deep reorg.
+        newest = await ground.anvil.call("eth_getBlockByNumber", "latest", False)
+        await ground.anvil.call("evm_setTime", max(int(time.time()), int(newest["timestamp"], 16) + 1))
     finally:
         await ground.anvil.mine_every(BLOCK_SECONDS)
     if await ground.anvil.call("eth_getBlockByNumber", hex(first), False) is None:
