@@ -83,6 +83,7 @@ EXPLAINED: Final[Mapping[str, frozenset[str]]] = {
     "relayer_funds": _REORG | {"relayer_empty", "fee_spike"},
     "relay_unavailable": _AWAY | _CHAIN,
     "rpc_internal": _AWAY | _CHAIN,
+    "rate_limited": _AWAY | _CHAIN,
     "endpoint_refused": _AWAY,
     "nonce_conflict": _CHAIN,
     "job_read": _AWAY,

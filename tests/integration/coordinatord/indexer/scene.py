@@ -15,7 +15,7 @@ from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower
 from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.chain.rpc.client import open_rpc
 from coordinatord.storage.database.connections import Connection
-from devnet.anvil import CHAIN_ID
+from devnet.anvil import CHAIN_ID, FUNDED_ACCOUNT_COUNT
 from devnet.contracts import connect_to_chain, contract_at
 from devnet.world import World
 from tests.integration.coordinatord.indexer.index_rows import forget, index_rows
@@ -127,7 +127,8 @@ def follower_of(source: NodeSource, world: World, journal_blocks: int) -> IndexF
 @asynccontextmanager
 async def open_scene(world: World, connection: Connection) -> AsyncIterator[Scene]:
     async with connect_to_chain(world.anvil.rpc_url) as chain, open_rpc(world.anvil.rpc_url) as rpc:
-        accounts = await chain.web3.eth.accounts
-        moves = Moves(chain, world, random.Random(7), newcomers=list(accounts[len(world.wallets.wallets) :]))  # noqa: S311 - moves, not keys
+        # Without the accounts that other tests impersonate, which have no funds.
+        newcomers = (await chain.web3.eth.accounts)[len(world.wallets.wallets) : FUNDED_ACCOUNT_COUNT]
+        moves = Moves(chain, world, random.Random(7), newcomers=list(newcomers))  # noqa: S311 - moves, not keys
         source = NodeSource(rpc, LogDecoder(address_book(world)))
         yield Scene(world, moves, source, connection, follower_of(source, world, JOURNAL_BLOCKS))
