@@ -88,6 +88,8 @@ EXPLAINED: Final[Mapping[str, frozenset[str]]] = {
     "nonce_conflict": _CHAIN,
     "job_read": _AWAY,
     "config_read": _AWAY,
+    "payer_code_read": _AWAY,
+    "registry_floor_read": _AWAY,
     "escrow_unavailable": _AWAY,
     "store_unavailable": _STORE,
     "store_rejected": _STORE,
