@@ -167,7 +167,7 @@ def test_every_version_is_watched_until_its_transaction_is_mined() -> None:
     assert [of.find_watched(name) for name in (b"b", b"d", b"e")] == [one, gone, None]
 
 
-def test_pending_transactions_precede_new_ones() -> None:
+def test_only_pending_transactions_precede_new_ones() -> None:
     replaced, lost = tx(6), tx(4)
     replaced.add_version(SignedVersion(b"fill", b"raw", max_fee=20, max_tip=2, is_self_transfer=True))
     of = account(tx(5), replaced, lost=(lost,))

@@ -35,7 +35,7 @@ async def test_box_key_is_published_with_its_evidence(tmp_path: Path) -> None:
     ],
     ids=["no evidence", "no JSON", "no object"],
 )
-async def test_bundles_and_tabs_are_announced_in_an_object(
+async def test_announcements_are_added_only_to_an_object(
     content: bytes | None, published: bytes, tmp_path: Path
 ) -> None:
     market, evidence = Market(lambda: START), None
