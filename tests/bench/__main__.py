@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tests.bench import checking, gas, growth, http, indexing, machines, market, provider, relaying, sealing
+from tests.bench import checking, growth, http, indexing, machines, market, provider, relaying, sealing
 from tests.bench.chart import draw
 from tests.bench.history import keep, runs_of, this_run, trend
 from tests.bench.logs import logged
@@ -31,7 +31,6 @@ BENCHMARKS: Final[dict[str, Callable[[], list[Row]]]] = {
     "sealing": sealing.rows,
     "provider": provider.rows,
     "growth": growth.rows,
-    "gas": gas.rows,
 }
 # Many minutes, and no floor: runs only when named.
 ASIDE: Final[dict[str, Callable[[], list[Row]]]] = {"machines": machines.rows}

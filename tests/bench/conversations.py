@@ -17,19 +17,12 @@ import anyio
 import httpx
 
 from common.inclusion.header import read_header
-from devnet.catalogue import MODELS
-from devnet.world import Devnet
 from svc.client import Client
 from svc.core.windows import DEFAULT_WINDOW
 from svc.tabs.tab import Tab
-from tests.bench.row import Row
 
 _QUESTION = "Name the first five planets of the solar system."
 _MAX_TOKENS = 32
-ROW_REQUESTS = 100
-MAX_GAS = 3_500.0
-_ROUNDS = 3
-_TIMEOUT_S = 600.0
 
 
 def _input(number: int, endpoint: str | None) -> dict[str, object]:
@@ -131,31 +124,6 @@ async def main(options: argparse.Namespace) -> None:
             await result.settled()
             gas = await _gas(client, result.job_id)
             print(f"single job: answer after {answered:.2f} s, {gas} gas")
-
-
-async def gas_per_request(up: Devnet, client: Client) -> list[float]:
-    """Return the gas per request of each of a few tabs."""
-    with anyio.fail_after(_TIMEOUT_S):
-        found = []
-        for _ in range(_ROUNDS):
-            first = int(await up.world.anvil.call("eth_blockNumber"), 16) + 1
-            async with client.tabs.open(MODELS[0].name) as tab:
-                for number in range(ROW_REQUESTS):
-                    await _timed(tab, _input(number, None))
-            if tab.outcome is None or tab.outcome.requests != ROW_REQUESTS:
-                raise RuntimeError(f"tab {tab.id} was settled for other requests")
-            last = int(await up.world.anvil.call("eth_blockNumber"), 16)
-            blocks = [
-                await up.world.anvil.call("eth_getBlockByNumber", hex(number), False)
-                for number in range(first, last + 1)
-            ]
-            found.append(sum(int(block["gasUsed"], 16) for block in blocks) / ROW_REQUESTS)
-        return found
-
-
-def row(gas: Sequence[float]) -> Row:
-    name = f"gas of a chat request on a tab of {ROW_REQUESTS}"
-    return Row.of(name, gas, "gas", f"{MAX_GAS:,.0f}", MAX_GAS, at_most=1)
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""The complete market: time from order to result, jobs per second, gas of a batch line and of a chat request.
+"""The complete market: time from order to result, jobs per second, and gas of a batch line.
 
 A devnet like that of `make devnet`, with real daemons and default settings except the provider's slots. All processes
 share the machine.
@@ -11,18 +11,16 @@ from itertools import pairwise
 from typing import Final
 
 import anyio
-import attrs
 
 from common.artifacts import event_topic, load_artifact
 from devnet.catalogue import MODELS
 from devnet.world import Devnet
 from svc.client import Client
-from tests.bench import bundles, conversations
+from tests.bench import bundles
 from tests.bench.row import Row
-from tests.bench.world import RATES, customer, ground, height
+from tests.bench.world import RATES, customer, ground
 
 JOBS_PER_S: Final = 80.0
-BLOCKS: Final = 2
 AHEAD_MS: Final = 150.0  # beyond the run's time, which is 0
 BLOCK_S: Final = 1
 SLOTS: Final = 512
@@ -40,17 +38,8 @@ _TIMEOUT_S: Final = 600.0
 # --- single orders ---------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class OrderLatencies:
-    """Milliseconds and blocks of each order until its result was opened."""
-
-    times: list[float] = attrs.field(factory=list)
-    blocks: list[float] = attrs.field(factory=list)
-
-
-async def single_orders(up: Devnet, client: Client, *, ahead: bool) -> OrderLatencies:
-    """Buy one job after another, with a block each second."""
-    waited = OrderLatencies()
+async def single_orders(up: Devnet, client: Client) -> list[float]:
+    """Buy one job after another, with a block each second. Return the milliseconds until each result was opened."""
 
     def order(*, final: bool) -> Awaitable[object]:
         return client.run(MODELS[0].name, "one", window="1h", units_out=_OUTPUT_UNITS, provider=1, final=final)
@@ -58,14 +47,14 @@ async def single_orders(up: Devnet, client: Client, *, ahead: bool) -> OrderLate
     for _ in range(_SETTLED_JOBS):
         await order(final=True)
     await up.world.anvil.mine_every(BLOCK_S)
-    while len(waited.times) < ORDERS:
+    times: list[float] = []
+    while len(times) < ORDERS:
         # Begin at different times between two blocks.
-        await anyio.sleep(BLOCK_S * (0.37 * len(waited.times) % 1))
-        first, began = await height(up), time.perf_counter()
-        await order(final=not ahead)
-        waited.times.append(1000 * (time.perf_counter() - began))
-        waited.blocks.append(await height(up) - first)
-    return waited
+        await anyio.sleep(BLOCK_S * (0.37 * len(times) % 1))
+        began = time.perf_counter()
+        await order(final=False)
+        times.append(1000 * (time.perf_counter() - began))
+    return times
 
 
 # --- a busy market ---------------------------------------------------------------------------------------------
@@ -119,24 +108,20 @@ async def count_settled_jobs(up: Devnet) -> int:
 # --- the figures -----------------------------------------------------------------------------------------------
 
 
-async def _measure() -> tuple[OrderLatencies, OrderLatencies, list[float], list[float], list[float]]:
+async def _measure() -> tuple[list[float], list[float], list[float]]:
     async with ground() as on:
         async with on.provided(SLOTS, ahead=True) as up, customer(up) as client:
-            ahead = await single_orders(up, client, ahead=True)
+            ahead = await single_orders(up, client)
         # The bundles come first: they earn the gas budget and the capacity that the busy market needs.
         async with on.provided(SLOTS) as up, customer(up) as client:
-            by_chain = await single_orders(up, client, ahead=False)
-            lines, requests = await bundles.gas_per_line(up, client), await conversations.gas_per_request(up, client)
-            return by_chain, ahead, lines, requests, await measure_throughput(up, client)
+            await up.world.anvil.mine_every(BLOCK_S)
+            return ahead, await bundles.gas_per_line(up, client), await measure_throughput(up, client)
 
 
 def rows() -> list[Row]:
-    by_chain, ahead, lines, requests, paces = anyio.run(_measure, backend_options={"use_uvloop": True})
-    what = "order to opened result"
+    ahead, lines, paces = anyio.run(_measure, backend_options={"use_uvloop": True})
     return [
-        Row.of(what, by_chain.blocks, "blocks", f"{BLOCKS} blocks", BLOCKS, at_most=1),
-        Row.of(f"{what}, run ahead", ahead.times, "ms", f"run time + {AHEAD_MS:g} ms", AHEAD_MS, at_most=1),
+        Row.of("order to opened result, run ahead", ahead, "ms", f"run time + {AHEAD_MS:g} ms", AHEAD_MS, at_most=1),
         bundles.row(lines),
-        conversations.row(requests),
         Row.of("whole market", paces, "jobs/s", f"{JOBS_PER_S:g} jobs/s", JOBS_PER_S, target=1),
     ]

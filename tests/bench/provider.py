@@ -1,4 +1,4 @@
-"""The provider's daemon: CPU per job, and memory with many jobs held.
+"""The provider's daemon: CPU per job.
 
 The real process with its echo backend, and a fake coordinator in another process (provider_stand_in.py), because
 otherwise the chain's pace would be measured. CPU time is the daemon's user and system time.
@@ -24,24 +24,15 @@ from tests.support.fakes.market import START, Market
 
 MAX_CPU_MS_PER_JOB: Final = 8.0
 SLOTS: Final = 200
-HELD: Final = 1_000
-MAX_HELD_MIB: Final = 200.0
 _ENDLESS_JOBS: Final = 10**6
 _WARM_UP_JOBS: Final = 200
 _SLICES: Final = 8
 _SLICE_S: Final = 1.0
-_LOOK_S: Final = 0.25
-_LONG_RUN_S: Final = 300.0  # of each job, longer than claiming all takes on any machine
 
 
 def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def resident_mib(pid: int) -> float:
-    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
 @attrs.frozen
@@ -89,7 +80,7 @@ def _daemon(directory: Path, url: str, delay: float, slots: int) -> Iterator[int
 
 
 @contextmanager
-def _running(jobs: int, delay: float, slots: int) -> Iterator[tuple[int, Callable[[], Progress]]]:
+def running(jobs: int, delay: float, slots: int) -> Iterator[tuple[int, Callable[[], Progress]]]:
     """Yield the daemon's process id, and a function that returns the fake coordinator's progress."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -103,50 +94,27 @@ def _running(jobs: int, delay: float, slots: int) -> Iterator[tuple[int, Callabl
                 return False
             return True
 
-        _until(listens)
+        until(listens)
         pid = stack.enter_context(_daemon(directory, url, delay, slots))
         yield pid, lambda: Progress(**http.get("/stand-in").json())
 
 
-def _until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool]) -> None:
     while not condition():
         time.sleep(0.02)
 
 
 def rows() -> list[Row]:
     cpu = _cpu_per_job()
-    memory = _memory()
-    return [
-        Row.of("CPU of svcd per job", cpu, "ms", f"{MAX_CPU_MS_PER_JOB:g} ms", MAX_CPU_MS_PER_JOB, at_most=1),
-        Row.of(
-            f"memory of svcd with {HELD:,} jobs held",
-            memory,
-            "MiB",
-            f"{MAX_HELD_MIB:g} MiB",
-            MAX_HELD_MIB,
-            at_most=1,
-            by=max,
-        ),
-    ]
+    return [Row.of("CPU of svcd per job", cpu, "ms", f"{MAX_CPU_MS_PER_JOB:g} ms", MAX_CPU_MS_PER_JOB, at_most=1)]
 
 
 def _cpu_per_job() -> list[float]:
     """Return milliseconds in each slice of time, once the first jobs have filled caches and started threads."""
-    with _running(_ENDLESS_JOBS, 0.0, SLOTS) as (pid, progress):
-        _until(lambda: progress().settled >= _WARM_UP_JOBS)
+    with running(_ENDLESS_JOBS, 0.0, SLOTS) as (pid, progress):
+        until(lambda: progress().settled >= _WARM_UP_JOBS)
         marks = [(progress().settled, cpu_seconds(pid))]
         for _ in range(_SLICES):
             time.sleep(_SLICE_S)
             marks.append((progress().settled, cpu_seconds(pid)))
     return [1000 * (after - before) / (last - first) for (first, before), (last, after) in pairwise(marks)]
-
-
-def _memory() -> list[float]:
-    """Return the resident memory at several times while svcd holds as many jobs as it has slots."""
-    with _running(HELD, _LONG_RUN_S, HELD) as (pid, progress):
-        _until(lambda: progress().held == HELD)
-        samples = []
-        for _ in range(_SLICES):
-            time.sleep(_LOOK_S)
-            samples.append(resident_mib(pid))
-    return samples

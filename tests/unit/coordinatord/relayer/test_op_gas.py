@@ -46,6 +46,18 @@ def test_no_snapshot_of_a_relay_is_above_the_table(name: str) -> None:
     } == {}
 
 
+@pytest.mark.parametrize(
+    ("snapshot", "ops", "most"),
+    [
+        ("forty_clients", ["life"], 155_000),
+        ("alone", ["post", "claim", "settle"], 100 * 3_500),  # a tab of 100 chat requests is one job
+    ],
+)
+def test_gas_of_a_job_stays_within_its_limit(snapshot: str, ops: list[str], most: int) -> None:
+    figures = json.loads((SNAPSHOTS / f"{snapshot}.json").read_text())
+    assert sum(int(figures[op]) for op in ops) <= most
+
+
 def test_further_calldata_counts_by_its_floor_price() -> None:
     assert gas_estimate(UPKEEP, INCLUDED_CALLDATA_BYTES) == gas_estimate(UPKEEP)
     assert gas_estimate(UPKEEP, INCLUDED_CALLDATA_BYTES + 100) == gas_estimate(UPKEEP) + 4100
