@@ -124,12 +124,13 @@ PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=2
 
 # These steps run beside pytest at the lowest priority, so that they use only idle processor time.
 STEPS := lint contracts-test contracts-proofs node-check
+TEST_ENVIRONMENTS := .venv-halmos/.ready .venv-slither/.ready tests/peers/node/node_modules/.ready
 .PHONY: test
 test: ## every quick check: style, types, layers, contracts, encodings, services
 	@echo "test: runs every quick check (style, types, layers, contracts, encodings, services): about 6 minutes on two" \
 		"cores, and 2 more on the first run, which sets up"
 	@rm -rf $(SKIPPED) && mkdir -p $(SKIPPED)
-	@began=$$SECONDS; $(MAKE) setup .venv-halmos/.ready .venv-slither/.ready tests/peers/node/node_modules/.ready && { \
+	@began=$$SECONDS; $(MAKE) setup $(TEST_ENVIRONMENTS) && { \
 		nice -n 19 $(MAKE) $(STEPS) & steps=$$!; trap "kill $$steps 2>/dev/null || true" EXIT; failed=; \
 		$(MAKE) pytest || failed=1; wait $$steps || failed=1; test -z "$$failed"; } \
 		|| { echo "test: a check failed: its output is above, and \`make\` lists the checks" >&2; exit 1; }; \
@@ -164,8 +165,9 @@ pytest: setup
 	@mkdir -p $(SKIPPED)
 	@SKIPPED_TESTS=$(SKIPPED)/pytest $(PYTEST) -m "not long"
 
+LONG_ENVIRONMENTS := .model/.ready .venv-serve-clients/.ready
 .PHONY: test-long
-test-long: setup model .venv-serve-clients/.ready ## the slow tests: minutes of faults, whole devnets, and the commands of the pages
+test-long: setup $(LONG_ENVIRONMENTS) ## the slow tests: minutes of faults, whole devnets, and the commands of the pages
 	@$(MAKE) programs || echo "tests: the tests that need these programs are skipped" >&2
 	@echo "tests: the long ones (about 10 minutes)"
 	@mkdir -p build
@@ -197,6 +199,9 @@ docs: setup .venv-docs/.ready ## the documentation site in build/docs/site, with
 	@$(BIN)/python -m docs.check $(DOCS)/site
 
 # --- what some checks need --------------------------------------------------------------------------------
+
+.PHONY: environments
+environments: $(TEST_ENVIRONMENTS) $(LONG_ENVIRONMENTS) programs browser # all that CI's tests need
 
 .PHONY: programs
 programs: # promtool, nginx and PgBouncer

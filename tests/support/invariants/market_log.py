@@ -7,6 +7,7 @@ log = await read_market_log(rpc_url, address_book)
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import attrs
@@ -18,6 +19,7 @@ from common.address_book import AddressBook
 from common.artifacts import load_artifact
 
 _CALLS_PER_REQUEST: Final = 100
+_PAUSE_S: Final = 30  # longer than the faults that move the chain's clock forward
 
 
 @attrs.frozen
@@ -34,13 +36,15 @@ class Told:
 
 @attrs.frozen
 class MarketLog:
-    """`events`: events of the three registries. `transfers`: all transfers of the payment token. `head`: the latest
-    block and its time."""
+    """`events`: events of the three registries. `transfers`: all transfers of the payment token. `head` and `time`: the
+    latest block. `pauses`: times of blocks between which nothing could be mined for half a minute or more, as after a
+    deep reorg."""
 
     events: Sequence[Told]
     transfers: Sequence[Told]
     head: int
     time: int
+    pauses: Sequence[tuple[int, int]] = ()
 
     def named(self, *names: str) -> Iterator[Told]:
         return (event for event in self.events if event.name in names)
@@ -76,7 +80,7 @@ def node_client() -> httpx.AsyncClient:
 
 
 async def read_market_log(rpc_url: str, book: AddressBook, since: int | None = None) -> MarketLog:
-    """Read the log from block `since` on, or the whole log. No block may be mined during the call."""
+    """Read the log from block `since` on, or the whole log. The chain may not be reorganised during the call."""
     registries = {
         book.job_registry: _decoders("JobRegistry"),
         book.provider_registry: _decoders("ProviderRegistry"),
@@ -84,43 +88,42 @@ async def read_market_log(rpc_url: str, book: AddressBook, since: int | None = N
     }
     async with node_client() as http:
         node = Node(rpc_url, http)
-        head = await node.call("eth_getBlockByNumber", "latest", False)
+        head = int(await node.call("eth_blockNumber"), 16)
         first = book.deploy_block if since is None else since
-        told = await _logs(node, first, registries)
+        numbers = range(min(first, head), head + 1)
+        headers = await node.calls([("eth_getBlockByNumber", (hex(number), False)) for number in numbers])
+        times = {number: int(header["timestamp"], 16) for number, header in zip(numbers, headers, strict=True)}
+        told = await _logs(node, first, registries, times)
         # The token may have more events than this interface. Only transfers are read.
-        transfers = await _logs(node, first, {book.paytoken: _decoders("DevToken")})
-    return MarketLog(
-        told, [one for one in transfers if one.name == "Transfer"], int(head["number"], 16), int(head["timestamp"], 16)
-    )
+        transfers = await _logs(node, first, {book.paytoken: _decoders("DevToken")}, times)
+    pauses = [(before, after) for before, after in pairwise(times.values()) if after - before >= _PAUSE_S]
+    return MarketLog(told, [one for one in transfers if one.name == "Transfer"], head, times[head], pauses)
 
 
 _Decoders = dict[str, "_Event"]
 
 
-async def _logs(node: Node, first: int, contracts: Mapping[bytes, _Decoders]) -> list[Told]:
+async def _logs(node: Node, first: int, contracts: Mapping[bytes, _Decoders], times: Mapping[int, int]) -> list[Told]:
     query = {
         "fromBlock": hex(first),
-        "toBlock": "latest",
+        "toBlock": hex(max(times)),
         "address": ["0x" + address.hex() for address in contracts],
     }
     logs = await node.call("eth_getLogs", query)
-    numbers = sorted({log["blockNumber"] for log in logs})
-    headers = await node.calls([("eth_getBlockByNumber", (number, False)) for number in numbers])
-    times = {number: int(header["timestamp"], 16) for number, header in zip(numbers, headers, strict=True)}
     return sorted(_told(logs, contracts, times), key=lambda one: (one.block, one.place))
 
 
 def _told(
-    logs: Iterable[Mapping[str, Any]], contracts: Mapping[bytes, _Decoders], times: Mapping[str, int]
+    logs: Iterable[Mapping[str, Any]], contracts: Mapping[bytes, _Decoders], times: Mapping[int, int]
 ) -> Iterator[Told]:
     for log in logs:
         decoders = contracts[bytes.fromhex(log["address"][2:])]
         if (event := decoders.get(log["topics"][0])) is not None:
-            number = log["blockNumber"]
+            number = int(log["blockNumber"], 16)
             yield Told(
                 event.name,
                 event.values(log["topics"][1:], log["data"]),
-                int(number, 16),
+                number,
                 int(log["logIndex"], 16),
                 times[number],
                 log["transactionHash"],

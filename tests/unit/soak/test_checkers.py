@@ -35,13 +35,19 @@ Event = tuple[str, Mapping[str, Any]]
 Transfer = tuple[bytes, bytes, int]
 
 
-def history(*events: Event, transfers: tuple[Transfer, ...] = (), ended: int = 150, now: int = 200) -> MarketLog:
+def history(
+    *events: Event,
+    transfers: tuple[Transfer, ...] = (),
+    ended: int = 150,
+    now: int = 200,
+    pauses: tuple[tuple[int, int], ...] = (),
+) -> MarketLog:
     """Return a history. All events except the last are at second 100."""
     places = count()
     told = [Told(name, values, 1, next(places), 100, "0x") for name, values in events[:-1]]
     told += [Told(name, values, 2, next(places), ended, "0x") for name, values in events[-1:]]
     moved = [Told("Transfer", {"from": a, "to": b, "value": n}, 2, 0, 100, "0x") for a, b, n in transfers]
-    return MarketLog(told, moved, 2, now)
+    return MarketLog(told, moved, 2, now, pauses)
 
 
 def job(index: Replayed) -> Mapping[str, Any]:
@@ -56,6 +62,14 @@ def test_job_ends_within_its_window_or_a_little_later() -> None:
     assert liveness_violations(history(*claimed, now=170), grace=10) == []
     (held,) = liveness_violations(history(*claimed, now=171), grace=10)
     assert "still claimed 11 s after its window" in held
+
+
+def test_pauses_of_the_chain_extend_a_jobs_time() -> None:
+    claimed = (REGISTERED, ("JobPosted", POSTED), CLAIMED)
+    for pauses, extended in [(((100, 300),), 200), (((169, 200), (200, 300)), 131), (((40, 99), (170, 300)), 0)]:
+        assert liveness_violations(history(*claimed, FAILED, ended=170 + extended, pauses=pauses), grace=10) == []
+        (late,) = liveness_violations(history(*claimed, FAILED, ended=171 + extended, pauses=pauses), grace=10)
+        assert late.startswith("I13: ")
 
 
 @pytest.mark.parametrize(
