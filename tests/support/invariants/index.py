@@ -18,7 +18,7 @@ from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower
 from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.storage.database.migration import load_migrations
-from tests.integration.coordinatord.indexer.index_rows import index_rows
+from tests.integration.coordinatord.indexer.scene import index_rows
 
 # The indexer begins and commits transactions. The check runs them as savepoints, so that it can roll back everything.
 _SAVEPOINTS: Final = {

@@ -1,25 +1,57 @@
-"""A market with simulated activity, an index of it, and checks that the index agrees with the contracts."""
+"""A market with simulated activity, an index of it as comparable values, and checks that the index agrees with the
+contracts."""
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from typing import Any
 
+import anyio
+import asyncpg
 import attrs
 
 from common.artifacts import decode_error_name
 from coordinatord.base.wake import Wake
 from coordinatord.chain.contracts.logs import LogDecoder
 from coordinatord.chain.indexer.fetch import NodeSource
-from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower
+from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower, run_indexer
 from coordinatord.chain.indexer.position_sql import read_position
+from coordinatord.chain.indexer.undo_sql import UNDOABLE_TABLES
 from coordinatord.chain.rpc.client import open_rpc
-from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.database.notices import INDEX_MOVED, Notices
 from devnet.anvil import CHAIN_ID, FUNDED_ACCOUNT_COUNT
 from devnet.contracts import connect_to_chain, contract_at
 from devnet.world import World
-from tests.integration.coordinatord.indexer.index_rows import forget, index_rows
 from tests.integration.coordinatord.indexer.moves import Moves, address_book
+
+Rows = dict[str, list[tuple[Any, ...]]]
+# Sums of the job rows. They match a fresh replay only if they are correct.
+_SUMS = {"job_counts": ("list", "key", "bits", "chunk", "state"), "owner_sums": ("owner", "model_id")}
+
+
+async def index_rows(
+    connection: "asyncpg.Connection[asyncpg.Record]", columns: Mapping[str, str] | None = None
+) -> Rows:
+    """Return all tables filled from the chain, their counts, and the position, each sorted by key. `columns` has the
+    names of the wanted columns by table."""
+    wanted = columns or {}
+    tables: dict[str, tuple[str, ...]] = {**UNDOABLE_TABLES, **_SUMS, "index_position": ("only_row",)}
+    return {
+        table: [
+            tuple(row)
+            for row in await connection.fetch(f"select {wanted.get(table, '*')} from {table} order by {', '.join(key)}")  # noqa: S608 - constants
+        ]
+        for table, key in tables.items()
+    }
+
+
+async def forget(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    """Reset the index to its initial state."""
+    tables = ", ".join({**UNDOABLE_TABLES, **_SUMS})
+    await connection.execute(f"truncate {tables}, undo_journal, index_blocks, index_position")
+
 
 JOURNAL_BLOCKS = 64
 
@@ -132,3 +164,40 @@ async def open_scene(world: World, connection: Connection) -> AsyncIterator[Scen
         moves = Moves(chain, world, random.Random(7), newcomers=list(newcomers))  # noqa: S311 - moves, not keys
         source = NodeSource(rpc, LogDecoder(address_book(world)))
         yield Scene(world, moves, source, connection, follower_of(source, world, JOURNAL_BLOCKS))
+
+
+@attrs.define
+class Running:
+    database: Database
+    wake: Wake
+    notices: Notices
+    moved: anyio.Event = attrs.field(factory=anyio.Event)
+
+    def hear(self, _block: str) -> None:
+        self.moved.set()
+
+    async def until_at(self, block: int) -> None:
+        """Wait until the index has announced `block` and is ready to be read."""
+        with anyio.fail_after(60):
+            while True:
+                async with self.database.connection() as connection:
+                    position = await read_position(connection)
+                if position is not None and position.block_number == block and not position.rebuilding:
+                    return
+                with anyio.move_on_after(0.5):  # a notice may come before this process listens
+                    await self.moved.wait()
+                self.moved = anyio.Event()
+
+
+@asynccontextmanager
+async def indexing(
+    database: Database, source: NodeSource, world: World, *, block_time_ms: int = 10
+) -> AsyncIterator[Running]:
+    notices, wake = Notices(), Wake()
+    running = Running(database, wake, notices)
+    settings: IndexerSettings = attrs.evolve(settings_of(world), block_time_ms=block_time_ms)
+    async with anyio.create_task_group() as tasks, notices.subscribe(INDEX_MOVED, running.hear):
+        tasks.start_soon(notices.listen, database)
+        tasks.start_soon(run_indexer, database, source, settings, notices, wake)
+        yield running
+        tasks.cancel_scope.cancel()

@@ -1,10 +1,8 @@
 """The event log reports every job's changes. At each block, a follower's state equals the index."""
 
 import random
-from typing import TypeAlias
 from unittest.mock import AsyncMock
 
-import asyncpg
 import attrs
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +13,8 @@ from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.indexer import expiry_sql
 from coordinatord.chain.indexer.events_sql import drop_old_events
 from coordinatord.chain.indexer.fetch import NodeSource
-from tests.integration.coordinatord.indexer.index_rows import forget
+from coordinatord.storage.database.connections import Connection
+from tests.integration.coordinatord.indexer.scene import forget
 from tests.integration.coordinatord.indexer.test_expiry import LAST, POSTED, Market, burst
 from tests.integration.coordinatord.indexer.test_journal import follower
 from tests.support.fakes.chain import DECODER, FakeChain
@@ -23,7 +22,6 @@ from tests.support.fakes.history import GENESIS, History
 
 pytestmark = pytest.mark.anyio
 
-Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 Told = tuple[str, int, int | None]  # name of the event, its block, and the block of the event that it takes back
 
 
@@ -141,9 +139,7 @@ async def test_each_job_change_is_reported_once(connection: Connection) -> None:
     assert [row["block_time"] for row in rows] == [GENESIS + 1, GENESIS + 2, GENESIS + 3]
 
 
-async def test_reorg_withdraws_newest_events_first(
-    connection: Connection,
-) -> None:
+async def test_reorg_withdraws_newest_events_first(connection: Connection) -> None:
     market = Market.of(connection, journal_blocks=64)
     await market.at(1)
     since = await connection.fetchval("select max(id) from events")

@@ -3,7 +3,6 @@ block."""
 
 from unittest.mock import AsyncMock
 
-import asyncpg
 import attrs
 import msgspec
 import pytest
@@ -16,8 +15,8 @@ from coordinatord.chain.indexer import expiry_sql
 from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexFollower
 from coordinatord.chain.indexer.position_sql import read_position
-from coordinatord.storage.database.connections import Database
-from tests.integration.coordinatord.indexer.index_rows import forget, index_rows
+from coordinatord.storage.database.connections import Connection, Database
+from tests.integration.coordinatord.indexer.scene import forget, index_rows
 from tests.integration.coordinatord.indexer.test_journal import follower
 from tests.support.fakes.chain import DECODER, FakeChain
 from tests.support.fakes.history import GENESIS
@@ -36,12 +35,12 @@ POSTED = contract_events.JobPosted(
 class Market:
     """A chain with one job on it, and an index of it."""
 
-    connection: "asyncpg.Connection[asyncpg.Record]"
+    connection: Connection
     chain: FakeChain
     indexer: IndexFollower
 
     @classmethod
-    def of(cls, connection: "asyncpg.Connection[asyncpg.Record]", journal_blocks: int) -> "Market":
+    def of(cls, connection: Connection, journal_blocks: int) -> "Market":
         chain = FakeChain()
         chain.mine(POSTED, contract_events.ProviderRegistered(1, b"\x02" * 20))
         return cls(connection, chain, follower(NodeSource(chain.rpc(), DECODER), journal_blocks))
@@ -58,22 +57,18 @@ class Market:
 
 @pytest.mark.parametrize("journal_blocks", [0, 1, 64])
 async def test_open_job_is_marked_by_the_first_block_after_its_expiry(
-    connection: "asyncpg.Connection[asyncpg.Record]", journal_blocks: int
+    connection: Connection, journal_blocks: int
 ) -> None:
     market = Market.of(connection, journal_blocks)
     assert await market.at(LAST) == OPEN
     assert await market.at(LAST + 1) == EXPIRED
 
 
-async def test_job_that_expired_before_the_index_began_is_marked(
-    connection: "asyncpg.Connection[asyncpg.Record]",
-) -> None:
+async def test_job_that_expired_before_the_index_began_is_marked(connection: Connection) -> None:
     assert await Market.of(connection, journal_blocks=0).at(LAST + 9) == EXPIRED
 
 
-async def test_reorganisation_to_before_the_expiry_opens_the_job_again(
-    connection: "asyncpg.Connection[asyncpg.Record]",
-) -> None:
+async def test_reorganisation_to_before_the_expiry_opens_the_job_again(connection: Connection) -> None:
     market = Market.of(connection, journal_blocks=64)
     assert await market.at(LAST + 4) == EXPIRED
     market.chain.fork(LAST - 1)
@@ -81,18 +76,14 @@ async def test_reorganisation_to_before_the_expiry_opens_the_job_again(
     assert await market.at(LAST + 5) == (1, 0)
 
 
-async def test_reorganisation_after_the_expiry_leaves_the_mark(
-    connection: "asyncpg.Connection[asyncpg.Record]",
-) -> None:
+async def test_reorganisation_after_the_expiry_leaves_the_mark(connection: Connection) -> None:
     market = Market.of(connection, journal_blocks=64)
     assert await market.at(LAST + 4) == EXPIRED
     market.chain.fork(LAST + 2)
     assert await market.at(LAST + 5) == EXPIRED
 
 
-async def test_undone_last_moment_claim_marks_the_job_expired(
-    connection: "asyncpg.Connection[asyncpg.Record]",
-) -> None:
+async def test_undone_last_moment_claim_marks_the_job_expired(connection: Connection) -> None:
     """The journal restores the row from before its mark."""
     market = Market.of(connection, journal_blocks=64)
     assert await market.at(LAST - 1) == OPEN
@@ -102,9 +93,7 @@ async def test_undone_last_moment_claim_marks_the_job_expired(
     assert await market.at(LAST + 4) == EXPIRED
 
 
-async def test_lists_count_a_marked_job_as_ended(
-    database: Database, connection: "asyncpg.Connection[asyncpg.Record]"
-) -> None:
+async def test_lists_count_a_marked_job_as_ended(database: Database, connection: Connection) -> None:
     market = Market.of(connection, journal_blocks=64)
     for height, state, other in ((LAST, "Open", "Cancelled"), (LAST + 1, "Cancelled", "Open")):
         await market.at(height)
@@ -117,7 +106,7 @@ def burst(jobs: int) -> list[contract_events.JobPosted]:
 
 
 async def test_many_expired_jobs_are_marked_in_several_transactions(
-    database: Database, connection: "asyncpg.Connection[asyncpg.Record]", monkeypatch: pytest.MonkeyPatch
+    database: Database, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expiry_sql, "MAX_MARKED_JOBS", 2)
     chain = FakeChain()
@@ -154,9 +143,7 @@ async def test_many_expired_jobs_are_marked_in_several_transactions(
     assert await index_rows(connection) == rows
 
 
-async def test_next_term_makes_the_marks_left_undone(
-    connection: "asyncpg.Connection[asyncpg.Record]", monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_next_term_makes_the_marks_left_undone(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     market = Market.of(connection, journal_blocks=64)
     market.chain.mine(*burst(6))
     assert await market.at(LAST) == OPEN
@@ -174,9 +161,7 @@ async def test_next_term_makes_the_marks_left_undone(
     assert await connection.fetchval("select count(*) from jobs where state = 0") == 0
 
 
-async def test_reorg_during_marking_equals_a_replay(
-    connection: "asyncpg.Connection[asyncpg.Record]", monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reorg_during_marking_equals_a_replay(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiry_sql, "MAX_MARKED_JOBS", 2)
     market = Market.of(connection, journal_blocks=64)
     market.chain.mine(*burst(6))

@@ -1,22 +1,57 @@
-"""The journal is exact: after any blocks and reorgs, the tables equal those of a fresh replay."""
+"""Job rows are read back as they were written. After any blocks and reorgs, also at the edge of the journal, the tables
+equal those of a fresh replay."""
 
 import random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict, replace
 
+from coordinatord.base.metrics import REGISTRY
 from coordinatord.base.wake import Wake
+from coordinatord.chain.indexer.changes import NewJob
 from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower
 from coordinatord.chain.indexer.position_sql import read_position
+from coordinatord.chain.indexer.tables_sql import write_new_jobs
 from coordinatord.chain.indexer.undo_sql import UNDOABLE_TABLES
 from coordinatord.storage.database.connections import Connection
-from tests.integration.coordinatord.indexer.index_rows import Rows, forget, index_rows
+from tests.integration.coordinatord.indexer.scene import Rows, forget, index_rows
 from tests.support.fakes.chain import CHAIN_ID, DECODER, FakeChain
 from tests.support.fakes.history import History
 
 pytestmark = pytest.mark.anyio
+
+AMOUNTS = (0, 1, 9_999, 10_000, 10_001, 99_990_000, 10**12, 10**16 + 1, 2**64, 2**127, 2**128 - 1)
+POSTED = NewJob(
+    b"", b"\2" * 20, b"\3" * 32, 5, 60, 1, 2, 3, 2**32 - 1, 7, 2**63 - 1, 7, 65_535, 8, "bafk", b"\4" * 65, 11, 12
+)
+
+
+def numbered(jobs: list[NewJob]) -> list[NewJob]:
+    return [replace(job, job_id=bytes([number]) * 32) for number, job in enumerate(jobs)]
+
+
+async def test_jobs_are_read_back_as_they_were_written(connection: Connection) -> None:
+    jobs = numbered(
+        [
+            *(replace(POSTED, rate_in=a, rate_out=a, cap=a, gas_fee=a) for a in AMOUNTS),
+            replace(POSTED, task_cid="tab\there, back\\slash, line\nand é", pay_sig=b""),
+            replace(POSTED, state=1, provider_id=9, claimed_at=10),
+            *(
+                replace(POSTED, state=2, ended_because=1, provider_id=9, claimed_at=10, completion_tok=4, cost=a,
+                        result_cid="\ufffd", ended_at=13)
+                for a in AMOUNTS
+            ),
+        ]
+    )  # fmt: skip
+    await write_new_jobs(connection, jobs, 5)
+    rows = await connection.fetch("select * from jobs order by ordinal")
+    assert [{name: row[name] for name in asdict(job)} for row, job in zip(rows, jobs, strict=True)] == [
+        asdict(job) for job in jobs
+    ]
+    assert [row["ordinal"] for row in rows] == [*range(5, 5 + len(jobs))]
 
 
 def follower(source: NodeSource, journal_blocks: int) -> IndexFollower:
@@ -104,3 +139,72 @@ async def test_a_first_backfill_leaves_every_index_of_the_tables(connection: Con
     await follower(NodeSource(chain.rpc(), DECODER), journal_blocks=0).catch_up(connection)
     assert await connection.fetch(indexes) == before
     assert len(before) > 1
+
+
+HEIGHT = 30
+
+
+class Growing:
+    """A chain of random blocks, and an index that follows it one or many blocks at a time."""
+
+    def __init__(self, connection: Connection, window: int) -> None:
+        self.chain = FakeChain()
+        self.source = NodeSource(self.chain.rpc(), DECODER)
+        self.connection = connection
+        self._histories = [History(random.Random(window))]  # noqa: S311 - histories, not keys
+        self._indexer: IndexFollower = follower(self.source, window)
+
+    async def grow(self, blocks: int, *, at_once: bool) -> None:
+        for n in range(blocks):
+            history = self._histories[-1].branch()
+            self.chain.mine(*history.block())
+            self._histories.append(history)
+            if not at_once or n == blocks - 1:
+                await self._indexer.catch_up(self.connection)
+
+    def fork(self, depth: int) -> None:
+        height = self.chain.height - depth
+        self.chain.fork(height)
+        del self._histories[height + 1 :]
+
+    async def kept(self) -> tuple[int, int, int]:
+        """Return the lowest block of the run, the run's length, and the lowest block with journal entries."""
+        row = await self.connection.fetchrow(
+            "select min(number), count(*), (select min(block_number) from undo_journal) from index_blocks"
+        )
+        assert row is not None
+        return row[0], row[1], row[2]
+
+
+def undone() -> float:
+    """Return the number of blocks undone by reorgs so far."""
+    return REGISTRY.get_sample_value("coordinatord_index_reorg_depth_blocks_sum") or 0.0
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["block by block", "many blocks together"])
+@pytest.mark.parametrize("window", [3, 8])
+@pytest.mark.parametrize("beyond", [-1, 0, 1, 3])
+async def test_a_fork_at_the_edge_leaves_the_index_of_a_fresh_replay(
+    connection: Connection, window: int, beyond: int, *, at_once: bool
+) -> None:
+    await forget(connection)
+    growing, before = Growing(connection, window), undone()
+    await growing.grow(HEIGHT, at_once=False)
+    growing.fork(window + beyond)
+    await growing.grow(window + beyond + 1, at_once=at_once)
+    assert undone() - before == (HEIGHT if beyond > 0 else window + beyond)  # rebuilt, or undone
+    indexed = await index_rows(connection)
+    assert len(indexed["jobs"]) > 10
+    assert indexed == await replayed(connection, growing.source, journal_blocks=1000)
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["block by block", "many blocks together"])
+async def test_what_lies_below_the_window_is_kept_no_longer(connection: Connection, *, at_once: bool) -> None:
+    await forget(connection)
+    growing, window = Growing(connection, 5), 5
+    await growing.grow(HEIGHT, at_once=False)
+    for _ in range(4):
+        await growing.grow(3, at_once=at_once)
+        lowest, blocks, lowest_journaled = await growing.kept()
+        assert (lowest, blocks) == (growing.chain.height - window, window + 1)
+        assert lowest_journaled > lowest

@@ -1,11 +1,12 @@
-"""A node fails or lies, through the proxy. The index stops, and continues when the node has recovered.
+"""A node fails or lies, through the proxy. The index stops, and continues when the node has recovered. Of several
+nodes, only what two agree on is accepted.
 
 The market stays active during each fault. The index must not move past checked blocks, must not change, and must end
-equal to the registries.
-"""
+equal to the registries."""
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -18,19 +19,19 @@ from coordinatord.api.system.readiness import MAX_RELAYER_ABSENCE_S, ReadinessCh
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.contracts.logs import LogDecoder
+from coordinatord.chain.indexer.agreement import CheckedSource, Disagreement
 from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexFollower
 from coordinatord.chain.relayer.role import RelayerRole, relayer_role_of
 from coordinatord.chain.rpc.client import Rpc, open_rpc
+from coordinatord.chain.rpc.nodes import Nodes, open_nodes
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.locks import lock_key
 from coordinatord.storage.database.role_connection import relayer_role_name
 from devnet.anvil import CHAIN_ID
 from devnet.world import World
-from tests.integration.coordinatord.indexer.index_rows import index_rows
 from tests.integration.coordinatord.indexer.moves import address_book
-from tests.integration.coordinatord.indexer.running import indexing
-from tests.integration.coordinatord.indexer.scene import JOURNAL_BLOCKS, Scene, follower_of
+from tests.integration.coordinatord.indexer.scene import JOURNAL_BLOCKS, Scene, follower_of, index_rows, indexing
 from tests.support.faults.rpc_proxy import (
     ErrorAnswer,
     Fault,
@@ -244,17 +245,6 @@ async def test_readiness_without_a_node_is_chain_unreachable(behind: Behind, con
     assert (report.reason, report.cursor, report.head_block, report.lag) == ("chain_unreachable", None, None, None)
 
 
-async def test_readiness_names_cold_start_then_trailing_then_ready(
-    scene: Scene, behind: Behind, connection: Connection
-) -> None:
-    assert (await behind.readiness.report()).reason == "cold_start"
-    await behind.follower.catch_up(connection)
-    assert (await behind.readiness.report()).reason == "ready"
-    await scene.play(3, 1)
-    report = await behind.readiness.report()
-    assert (report.reason, report.lag) == ("trailing", 3)
-
-
 async def test_readiness_reports_reorg_during_a_rebuild(scene: Scene, behind: Behind, connection: Connection) -> None:
     anvil = scene.world.anvil
     follower = follower_of(behind.source, scene.world, journal_blocks=2)
@@ -270,4 +260,88 @@ async def test_readiness_reports_reorg_during_a_rebuild(scene: Scene, behind: Be
         assert (await behind.readiness.report()).reason == "reorg"
     await follower.catch_up(connection)
     assert (await behind.readiness.report()).reason == "ready"
+    await scene.check()
+
+
+@attrs.frozen
+class Several:
+    proxies: Sequence[RpcProxy]
+    nodes: Nodes
+    follower: IndexFollower
+
+
+@asynccontextmanager
+async def several(world: World, count: int) -> AsyncIterator[Several]:
+    async with AsyncExitStack() as stack:
+        proxies = [await stack.enter_async_context(rpc_proxy(world.anvil.rpc_url)) for _ in range(count)]
+        nodes = await stack.enter_async_context(open_nodes([proxy.url for proxy in proxies]))
+        source = CheckedSource(nodes, LogDecoder(address_book(world)))
+        yield Several(proxies, nodes, follower_of(source, world, JOURNAL_BLOCKS))
+
+
+def without_filters(_params: Any, block: Any) -> Any:
+    """A block that consistently claims to have no logs."""
+    return block and {**block, "logsBloom": "0x" + "00" * 256}
+
+
+def dropped_log(_params: Any, logs: Any) -> Any:
+    return logs[:-1]
+
+
+def another_payer(_params: Any, logs: Any) -> Any:
+    """Replace the second topic of each log, so that events name the wrong accounts."""
+    return [{**log, "topics": [log["topics"][0], "0x" + "00" * 31 + "07", *log["topics"][2:]]} for log in logs]
+
+
+DROPPED: tuple[Fault, ...] = (
+    Rewrite("eth_getLogs", dropped_log),
+    Rewrite("eth_getBlockByNumber", without_filters),
+)
+ALTERED: tuple[Fault, ...] = (Rewrite("eth_getLogs", another_payer),)
+
+
+def contradicted(node: int, on: Several) -> float:
+    name = on.nodes.all[node].name
+    return REGISTRY.get_sample_value("coordinatord_node_contradicted_total", {"node": name}) or 0.0
+
+
+@pytest.mark.parametrize("lie", [DROPPED, ALTERED], ids=["a log dropped", "logs altered"])
+@pytest.mark.parametrize("backfill", [False, True], ids=["near the head", "in backfill"])
+async def test_differing_nodes_are_both_named_and_not_believed(
+    scene: Scene, world: World, connection: Connection, lie: tuple[Fault, ...], backfill: bool
+) -> None:
+    async with several(world, 2) as on:
+        await on.follower.catch_up(connection)
+        before = await index_rows(connection)
+        await scene.play(4, 4)
+        if backfill:
+            await world.anvil.call("anvil_mine", hex(JOURNAL_BLOCKS + 1))
+        with on.proxies[1].fault(*lie):
+            for _ in range(5):
+                with pytest.raises(Disagreement) as waiting:
+                    await on.follower.catch_up(connection)
+        assert all(node.name in waiting.value.message for node in on.nodes.all)
+        assert REGISTRY.get_sample_value("coordinatord_nodes_agreed", {"of": "index"}) == 0
+        assert await index_rows(connection) == before
+        await on.follower.catch_up(connection)
+        assert REGISTRY.get_sample_value("coordinatord_nodes_agreed", {"of": "index"}) == 2
+    await scene.check()
+
+
+@pytest.mark.parametrize("liar", [0, 1, 2])
+async def test_of_three_two_decide_and_the_liar_is_not_asked_again(
+    scene: Scene, world: World, connection: Connection, liar: int
+) -> None:
+    async with several(world, 3) as on:
+        await on.follower.catch_up(connection)
+        await scene.play(4, 4)
+        with on.proxies[liar].fault(*ALTERED):
+            await on.follower.catch_up(connection)
+            assert contradicted(liar, on) == (1 if liar < 2 else 0)  # the third is read only when two differ
+            await scene.check_registries()
+            if liar < 2:
+                asked = on.proxies[liar].seen("eth_getLogs")
+                await scene.play(2, 2)
+                await on.follower.catch_up(connection)
+                assert on.proxies[liar].seen("eth_getLogs") == asked
     await scene.check()

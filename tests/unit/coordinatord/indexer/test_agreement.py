@@ -288,6 +288,15 @@ async def test_resting_and_foreign_nodes_are_not_asked_for_heads(monkeypatch: py
     assert gauge("node_lag_blocks", node="n0") == 0
 
 
+async def test_far_lagging_node_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, header(100), header(80))
+    assert (await world.source.head()).height == 100
+    assert world.asked == [1, 1]
+    world.tell(31337, 31337)
+    assert await world.source.chain_id() == 31337
+    assert world.asked == [1, 0]
+
+
 async def test_first_failure_is_reported_without_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, gone("first"), gone("second"))
     with pytest.raises(Retryable, match="first"):

@@ -1,5 +1,7 @@
 import pytest
+from msgspec.structs import replace
 
+from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.indexer.changes import (
     BY_FAIL,
@@ -12,10 +14,12 @@ from coordinatord.chain.indexer.changes import (
     SETTLED,
     CatalogueModel,
     Contradiction,
+    NewJob,
     ProviderPatch,
     RowChanges,
 )
 from coordinatord.chain.indexer.fold import EventMerger
+from coordinatord.chain.indexer.job_rows import encode_job_rows, encode_posted_rows
 
 JOB = b"\x07" * 32
 
@@ -159,3 +163,13 @@ def test_provider_that_leaves_takes_its_changes_along() -> None:
     assert (changes.providers, changes.removed_providers) == ({}, {1})
     at_once = folded(contract_events.ProviderRegistered(2, b"\1" * 20), contract_events.ProviderDeregistered(2))
     assert (at_once.new_providers, at_once.removed_providers) == ({}, set())
+
+
+NEW_JOB = NewJob(b"\1" * 32, b"\2" * 20, b"\3" * 32, 5, 60, 1, 2, 3, 4, 0, 9, 7, 250, 8, "bafk", b"\4" * 65, 11, 12)
+
+
+def test_number_beyond_the_column_is_a_contradiction() -> None:
+    with pytest.raises(Retryable, match=r"contradict.*number too large for a post"):
+        encode_posted_rows([(0, replace(NEW_JOB, expires_at=2**63))])
+    with pytest.raises(Retryable, match=r"contradict.*number too large for its end"):
+        encode_job_rows([(0, replace(NEW_JOB, state=2, completion_tok=2**63))])
