@@ -1,16 +1,19 @@
-"""Large requests over kept connections to slow, stuck or stopped servers."""
+"""Requests to slow, stuck or stopped servers over kept connections, and through proxies of the environment."""
 
 import asyncio
 import os
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
 import pytest
 
-from coordinatord.base.http_client import NoResponse, open_http, system_tls_context
+from coordinatord.api.webhooks.destinations import open_destinations
+from coordinatord.base.http_client import HttpClient, NoResponse, open_http, system_tls_context
+from coordinatord.chain.rpc.client import open_transport
+from tests.support.faults.forward_proxy import ForwardProxy, forward_proxy
 
 pytestmark = pytest.mark.anyio
 
@@ -35,6 +38,13 @@ async def server(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIterat
     listening = await asyncio.start_server(connected, "127.0.0.1", 0, limit=MIB, ssl=tls)
     async with listening:
         yield f"{'https' if tls else 'http'}://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
+
+
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(asyncio.IncompleteReadError):  # refused before it sent a request
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK)
+        await writer.drain()
 
 
 async def body_of(reader: asyncio.StreamReader, pause: float = 0.0, size: int = SIZE) -> bytes:
@@ -103,13 +113,9 @@ def system_trust(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], No
 
 
 async def test_https_is_verified_by_the_certificates_of_the_system(system_trust: Callable[[str], None]) -> None:
-    async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(OK)
-
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(PEM)
-    async with server(answering, tls) as url, open_http(connections=1, timeout_s=5) as http:
+    async with server(answer, tls) as url, open_http(connections=1, timeout_s=5) as http:
         system_trust(os.devnull)
         with pytest.raises(NoResponse, match="Certificate"):
             async with http("GET", url, {}):
@@ -137,3 +143,62 @@ async def test_netrc_is_not_read_without_a_proxy(tmp_path: Path, monkeypatch: py
     async with server(serve) as url, open_http(connections=1, timeout_s=5) as http, http("GET", url, {}) as response:
         assert await response.read(2) == b"ok"
     assert b"authorization" not in heads[0].lower()
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForwardProxy]:
+    with forward_proxy() as proxy:
+        for name in ("http_proxy", "https_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        yield proxy
+
+
+async def get(http: HttpClient, url: str) -> bytes:
+    async with http("GET", url, {}) as response:
+        return await response.read(2)
+
+
+async def test_http_goes_through_the_proxy(proxy: ForwardProxy) -> None:
+    async with server(answer) as url, open_http(connections=1, timeout_s=5) as http:
+        assert await get(http, f"{url}path") == b"ok"
+    assert proxy.targets == [f"GET {url}path"]
+
+
+async def test_https_is_tunnelled_and_verified_through_the_proxy(proxy: ForwardProxy) -> None:
+    presented = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    presented.load_cert_chain(PEM)
+    trusting = ssl.create_default_context(cafile=str(PEM))
+    async with server(answer, presented) as url:
+        async with open_http(connections=1, timeout_s=5, tls=trusting) as http:
+            assert await get(http, url) == b"ok"
+        async with open_http(connections=1, timeout_s=5) as http:
+            with pytest.raises(NoResponse):
+                await get(http, url)
+    assert proxy.targets == [f"CONNECT {url.removeprefix('https://').rstrip('/')}"] * 2
+
+
+async def test_no_proxy_names_exceptions(proxy: ForwardProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "example.org,127.0.0.1")
+    async with server(answer) as url, open_http(connections=1, timeout_s=5) as http:
+        assert await get(http, url) == b"ok"
+    assert proxy.targets == []
+
+
+async def test_node_is_read_through_the_proxy(proxy: ForwardProxy) -> None:
+    async with server(answer) as url, open_transport(url, connections=1, timeout_s=5) as post:
+        assert await post(b"{}") == (200, b"ok")
+    assert proxy.targets == [f"POST {url}"]
+
+
+async def test_webhooks_ignore_proxies_by_default(proxy: ForwardProxy) -> None:
+    """Through a proxy, webhooks would reach private networks that the connection itself refuses."""
+    async with server(answer) as url:
+        async with open_destinations(connections=1, allow_private=False) as http:
+            with pytest.raises(NoResponse):
+                await get(http, url)
+        assert proxy.targets == []
+        async with open_destinations(connections=1, allow_private=True) as http:
+            assert await get(http, f"{url}hook") == b"ok"
+        assert proxy.targets == [f"GET {url}hook"]

@@ -1,7 +1,7 @@
 """Migrations on a real server: in order, outside a transaction, and on databases of other versions."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import anyio
 import asyncpg
@@ -9,6 +9,7 @@ import pytest
 
 from common.daemon.process import Fatal
 from coordinatord.storage.database import migration
+from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.migration import Migration, migrate
 from devnet.postgres import Postgres
 
@@ -32,6 +33,13 @@ VALID = "select indisvalid from pg_index where indexrelid = to_regclass('t_a')"
 def database_template() -> str:
     """Tests begin with an empty database."""
     return "template1"
+
+
+@pytest.fixture
+async def connection(database_url: str) -> AsyncIterator[Connection]:
+    connection = await asyncpg.connect(database_url)
+    yield connection
+    await connection.close()
 
 
 @pytest.fixture
@@ -60,18 +68,17 @@ async def test_database_owner_without_further_rights_migrates(postgres: Postgres
         await postgres.execute(f"drop role {name}")
 
 
-async def test_too_old_server_is_refused_and_left_unchanged(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = await asyncpg.connect(database_url)
+async def test_too_old_server_is_refused_and_left_unchanged(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     major = connection.get_server_version().major
     monkeypatch.setattr(migration, "MIN_SERVER_VERSION", major + 1)
     with pytest.raises(Fatal, match=f"must be PostgreSQL {major + 1} or newer, and is {major}: upgrade it"):
         await migrate(connection)
     assert await connection.fetchval("select to_regclass('migrations')") is None
-    await connection.close()
 
 
-async def test_failed_migration_leaves_the_ones_before_it(database_url: str, install: Install) -> None:
-    connection = await asyncpg.connect(database_url)
+async def test_failed_migration_leaves_the_ones_before_it(connection: Connection, install: Install) -> None:
     install(TABLE, (901, "-- least release: 0.1.0\ninsert into t values (2); insert into missing values (1)"))
     with pytest.raises(asyncpg.UndefinedTableError):
         await migrate(connection)
@@ -79,12 +86,10 @@ async def test_failed_migration_leaves_the_ones_before_it(database_url: str, ins
     install(TABLE, (901, "-- least release: 0.1.0\ninsert into t values (3)"))
     assert await migrate(connection) == ["0901_made.sql"]
     assert await connection.fetchval("select count(*) from t") == 3
-    await connection.close()
 
 
-async def test_failed_nontransactional_migration_is_repeated(database_url: str, install: Install) -> None:
+async def test_failed_nontransactional_migration_is_repeated(connection: Connection, install: Install) -> None:
     """A failed `create index concurrently` leaves an invalid index, as a killed process does."""
-    connection = await asyncpg.connect(database_url)
     install(TABLE, UNIQUE_INDEX)
     with pytest.raises(asyncpg.UniqueViolationError):
         await migrate(connection)
@@ -93,7 +98,6 @@ async def test_failed_nontransactional_migration_is_repeated(database_url: str, 
     assert await migrate(connection) == ["0901_made.sql"]
     assert await connection.fetchval(VALID) is True
     assert await migrate(connection) == []
-    await connection.close()
 
 
 async def test_killed_nontransactional_migration_is_repeated(database_url: str, install: Install) -> None:
@@ -138,9 +142,8 @@ async def test_processes_that_start_together_apply_each_migration_once(database_
     assert applied == ["0900_made.sql", "0901_made.sql"]
 
 
-async def test_database_of_another_version_is_refused(database_url: str) -> None:
+async def test_database_of_another_version_is_refused(connection: Connection) -> None:
     """Databases of unreleased trees have different files under the same number, and lack later columns."""
-    connection = await asyncpg.connect(database_url)
     await connection.execute("create table migrations (number integer primary key, name text, sha256 bytea)")
     await connection.execute("insert into migrations values (1, '0001_index.sql', '\\x00'), (2, '0002_relays.sql', '')")
     with pytest.raises(
@@ -149,7 +152,6 @@ async def test_database_of_another_version_is_refused(database_url: str) -> None
     ):
         await migrate(connection)
     assert await connection.fetchval("select to_regclass('jobs')") is None
-    await connection.close()
 
 
 FUTURE = (
@@ -166,9 +168,8 @@ def with_future(least: str) -> dict[int, Migration]:
 
 
 async def test_newer_database_decides_which_releases_may_run(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection = await asyncpg.connect(database_url)
     assert len(await migrate(connection)) == len(migration.load_migrations())
     future = with_future("0.3.0")
     with monkeypatch.context() as newer:
@@ -180,13 +181,10 @@ async def test_newer_database_decides_which_releases_may_run(
         Fatal, match=r"migration 0900, which requires release 0\.3\.0 or later, and this is release 0\.2\.9"
     ):
         await migrate(connection, "0.2.9")
-    await connection.close()
 
 
-async def test_migration_without_a_least_release_is_refused(database_url: str, install: Install) -> None:
-    connection = await asyncpg.connect(database_url)
+async def test_migration_without_a_least_release_is_refused(connection: Connection, install: Install) -> None:
     install((900, "create table t (a int)"))
     with pytest.raises(Fatal, match=r"0900_made\.sql must begin with `-- least release: X\.Y\.Z`"):
         await migrate(connection)
     assert await connection.fetchval("select to_regclass('t')") is None
-    await connection.close()

@@ -13,8 +13,7 @@ from typing import Any, Final
 import asyncpg
 import pytest
 
-from tests.integration.coordinatord.database.full_tables import FILLED, SHORT, fill
-from tests.integration.coordinatord.database.statements import Statement, statements
+from tests.integration.coordinatord.database.tables import FILLED, SHORT, Statement, fill, statements
 
 pytestmark = pytest.mark.anyio
 

@@ -39,9 +39,7 @@ async def write(connection: Connection) -> int:
     return found
 
 
-async def test_silent_database_times_out_and_the_pool_recovers(
-    database_url: str,
-) -> None:
+async def test_silent_database_times_out_and_the_pool_recovers(database_url: str) -> None:
     async with behind_proxy(database_url) as (proxy, database):
         assert await database.transact(write) == 1
         with proxy.black_hole(), anyio.fail_after(GIVEN_UP):
