@@ -1,5 +1,3 @@
-"""Events encoded by the contracts' ABI decode to the same values. Impossible logs are rejected."""
-
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock, patch
@@ -11,9 +9,14 @@ from eth_abi.abi import encode
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common import abi
+from common.abi import selector, topic
+from common.artifacts import load_artifact
+from common.artifacts import selector as artifact_selector
 from common.refusal import Refused
 from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.contracts.logs import LogDecoder
+from coordinatord.chain.contracts.relayed_calls import ReceiptLog, decode_calls, find_refused_calls, relay_calldata
 from coordinatord.chain.rpc.chain_data import ChainLog
 from tests.support.fakes.chain import ADDRESSES, BOOK, DECODER
 from tests.support.fakes.event_logs import REGISTRIES, declared_events, encoded, log_of
@@ -199,3 +202,44 @@ def test_an_address_in_mixed_case_is_recognised() -> None:
     decoder = LogDecoder(attrs.evolve(BOOK, job_registry=b"\xab" * 20))
     made = ChainLog("0x" + "aB" * 20, FINE["topics"], FINE["data"], "0x5", "0x" + "77" * 32, "0x0")
     assert isinstance(decoder.decode(made), contract_events.JobSettled)
+
+
+REGISTRY, STRANGER = b"\x0a" * 20, b"\x0b" * 20
+REFUSED = "0x" + topic("CallRefused(uint256,bytes)").hex()
+REASON = selector("StaleOp()")
+
+
+def refusal(index: int, reason: bytes = REASON, *, address: bytes = REGISTRY, first_topic: str = REFUSED) -> ReceiptLog:
+    topics = [first_topic, "0x" + index.to_bytes(32, "big").hex()]
+    return ReceiptLog(
+        address="0x" + address.hex(), topics=topics, data="0x" + abi.encode(abi.dynamic_bytes(reason)).hex()
+    )
+
+
+def test_calls_are_wrapped_for_the_registries_own_function() -> None:
+    calldata = relay_calldata([b"\x01\x02", b""])
+    assert calldata[:4] == artifact_selector(load_artifact("JobRegistry"), "relay")
+    assert (len(calldata) - 4) % 32 == 0
+
+
+def test_refused_calls_are_named_by_position() -> None:
+    assert find_refused_calls([refusal(2), refusal(5, b"")], REGISTRY) == {2: REASON, 5: b""}
+
+
+def test_logs_of_other_events_and_other_contracts_refuse_nothing() -> None:
+    other_event = refusal(1, first_topic="0x" + topic("JobCancelled(bytes32)").hex())
+    assert find_refused_calls([refusal(1, address=STRANGER), other_event], REGISTRY) == {}
+
+
+def test_a_garbled_reason_still_counts_as_refused() -> None:
+    garbled = ReceiptLog(address="0x" + REGISTRY.hex(), topics=refusal(3).topics, data="0x1234")
+    assert find_refused_calls([garbled], REGISTRY) == {3: b""}
+
+
+def test_calls_are_read_back() -> None:
+    calls = [b"", b"one", bytes(100)]
+    assert decode_calls(relay_calldata(calls)) == calls
+    assert decode_calls(relay_calldata([])) == []
+    assert decode_calls(b"post") is None
+    with pytest.raises(Refused):
+        decode_calls(relay_calldata(calls)[:-32])

@@ -1,7 +1,8 @@
-"""Signatures of requests to the store, compared with botocore's."""
+"""Requests to the store: signatures compared with botocore's, and the store's clock."""
 
 import datetime
 import hashlib
+from email.utils import formatdate
 
 import pytest
 from botocore.auth import S3SigV4Auth
@@ -9,7 +10,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from common.daemon.secrets import Secret
-from coordinatord.storage.pins.requests import RequestSigner
+from coordinatord.storage.pins.requests import RequestSigner, StoreClock
 
 CONTENT = b"content"
 SHA256 = hashlib.sha256(CONTENT).digest()
@@ -60,3 +61,45 @@ def test_signature_of_the_next_day_has_the_next_days_key() -> None:
     now[0] += 86_400
     fresh = RequestSigner(Secret("access"), Secret("secret"), "eu-west-3", clock=lambda: now[0])
     assert signer.headers("GET", url, SHA256) == fresh.headers("GET", url, SHA256) != first
+
+
+NOW = 1_800_000_000.0
+
+
+def dated(seconds: float) -> dict[str, str]:
+    return {"date": formatdate(seconds, usegmt=True)}
+
+
+@pytest.mark.parametrize(
+    "date",
+    ["soon", "", "Thu, 01 Jan 1970 00:00:00 +99999999999999", f"Thu, 01 Jan {'9' * 30} 00:00:00 GMT"],
+)
+def test_bad_dates_are_ignored(date: str) -> None:
+    clock = StoreClock(lambda: NOW)
+    assert not clock.compare({"date": date})
+    clock.compare_if_due({"date": date})
+    assert clock.now() == NOW
+
+
+@pytest.mark.parametrize("ahead", [-3600.0, 3600.0, 86_400.0])
+def test_clock_follows_the_store_s(ahead: float) -> None:
+    clock = StoreClock(lambda: NOW)
+    assert clock.compare(dated(NOW - ahead))
+    assert abs(clock.now() - (NOW - ahead)) <= 1
+    assert not clock.compare(dated(NOW - ahead + 5)), "it is known already"
+
+
+def test_clock_that_is_set_right_needs_no_correction() -> None:
+    local = [NOW]
+    clock = StoreClock(lambda: local[0])
+    clock.compare_if_due(dated(NOW - 3600))
+    local[0] = NOW - 3600 + 100
+    clock.compare_if_due(dated(local[0]))
+    assert clock.now() == local[0]
+
+
+def test_small_difference_and_cached_answer_correct_nothing() -> None:
+    clock = StoreClock(lambda: NOW)
+    assert not clock.compare(dated(NOW - 30))
+    assert not clock.compare({**dated(NOW - 3600), "age": "3600"})
+    assert clock.now() == NOW
