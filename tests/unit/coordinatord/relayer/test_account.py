@@ -1,5 +1,6 @@
-"""One relayer account: which of a node's answers it trusts, and which transactions it watches."""
+"""One relayer account: trusted answers of a node, watched transactions and missing nonces."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import anyio
@@ -13,6 +14,7 @@ from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import HeadBlock
 from coordinatord.chain.relayer.fees import FeeMarket
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, SignedVersion
+from coordinatord.chain.relayer.repair import find_suspect_nonces
 from coordinatord.chain.relayer.role import RelayerRole
 from tests.support.fakes.rpc_node import RpcFault, RpcNode
 
@@ -172,3 +174,34 @@ def test_only_pending_transactions_precede_new_ones() -> None:
     replaced.add_version(SignedVersion(b"fill", b"raw", max_fee=20, max_tip=2, is_self_transfer=True))
     of = account(tx(5), replaced, lost=(lost,))
     assert [tx_id for tx_id in (None, 4, 5, 6, 7) if of.precedes_new_txs(tx_id)] == [5]
+
+
+def txs(nonces: Sequence[int]) -> PendingTxs:
+    return PendingTxs(PendingTx(nonce, nonce, b"", 1, []) for nonce in nonces)
+
+
+def account_at(floor: int, pending: Sequence[int] = (), *, lost: Sequence[int] = (), pool: int = 0) -> RelayerAccount:
+    return RelayerAccount(1, WALLET, txs(pending), txs(lost), nonce_floor=floor, pool_nonces_end=pool)
+
+
+@pytest.mark.parametrize(
+    ("of", "following", "suspects"),
+    [
+        (account_at(5, [5, 6, 7]), 8, []),
+        (account_at(42), 0, []),
+        (account_at(5, [6, 8]), 9, [5, 7]),
+        (account_at(5, pool=8), 6, []),
+        (account_at(5, [7], pool=7), 9, [8]),
+        (account_at(5, lost=[5], pool=6), 6, [5]),
+    ],
+    ids=["no gap", "new account", "gaps", "unknown bytes in a pool", "behind such bytes", "lost, with known bytes"],
+)
+def test_suspects_are_unused_nonces_without_a_transaction(
+    of: RelayerAccount, following: int, suspects: list[int]
+) -> None:
+    assert find_suspect_nonces(of, following) == suspects
+
+
+@pytest.mark.parametrize("pending", [[], [5, 7]])
+def test_a_floor_far_too_low_makes_few_suspects(pending: list[int]) -> None:
+    assert len(find_suspect_nonces(account_at(0, pending), 1_000_000)) == 256

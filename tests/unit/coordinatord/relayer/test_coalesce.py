@@ -16,9 +16,11 @@ from coordinatord.chain.relayer.coalesce import (
     SimulatedRelay,
     coalesce,
     limit_in_flight,
+    split_affordable,
 )
 from coordinatord.chain.relayer.op_gas import expected_share
 from coordinatord.chain.relayer.outbox_sql import RelayKind, StoredRelay
+from coordinatord.chain.relayer.settings import RelayerSettings
 from coordinatord.chain.relayer.tx_size import MAX_TX_BYTES, TX_GAS_CAP, TxLimits
 
 JOBS, PROVIDERS = b"\x01" * 20, b"\x02" * 20
@@ -222,3 +224,22 @@ def test_each_op_is_signed_once_after_its_predecessors(lengths: list[int], most:
         (carrier,) = (plan for plan in signed if job[0] in plan)
         assert list(job)[: len(set(carrier) & set(job))] == [number for number in carrier if number in job]
         assert not any(set(job) & set(plan) for plan in signed if plan is not carrier)
+
+
+RESERVES = {Rank.EXIT: 0, Rank.CANCEL: 100, Rank.OTHER: 300}
+
+
+def plan(rank: Rank, gas: int) -> PlannedTx:
+    return PlannedTx(b"", b"", gas, rank, ())
+
+
+def test_floors_are_gas_amounts_at_the_offered_price() -> None:
+    settings = RelayerSettings(queue_timeout_ms=1, block_time_ms=1, cancel_reserve_gas=10, reserve_gas=30)
+    assert settings.reserves(12) == {Rank.EXIT: 0, Rank.CANCEL: 120, Rank.OTHER: 360}
+
+
+def test_round_leaves_funds_for_more_urgent_ops() -> None:
+    plans = [plan(Rank.OTHER, 60), plan(Rank.OTHER, 60), plan(Rank.CANCEL, 150), plan(Rank.EXIT, 150)]
+    paid, unpaid = split_affordable(plans, 400, 1, RESERVES)
+    assert [(p.rank, p.gas_limit) for p in paid] == [(Rank.OTHER, 60), (Rank.CANCEL, 150), (Rank.EXIT, 150)]
+    assert [(p.rank, p.gas_limit) for p in unpaid] == [(Rank.OTHER, 60)]

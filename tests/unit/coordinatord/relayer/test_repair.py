@@ -93,26 +93,33 @@ class Tables:
 
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
-    async def read_next_nonce(to: Tables, *account: Any) -> int | None:
+    def mine(*account: Any) -> None:
         assert account == (CHAIN, SIGNER.address)
+
+    async def read_next_nonce(to: Tables, *account: Any) -> int | None:
+        mine(*account)
         return to.next
 
-    async def pending(to: Tables, *account: Any) -> list[PendingTx]:
-        assert account == (CHAIN, SIGNER.address)
+    async def read_pending(to: Tables, *account: Any) -> list[PendingTx]:
+        mine(*account)
         return to.stored
 
-    async def unmine(to: Tables, chain: int, address: bytes, vanished: Sequence[bytes]) -> int:
-        assert (chain, address) == (CHAIN, SIGNER.address)
+    async def unmine_blocks(to: Tables, chain: int, address: bytes, vanished: Sequence[bytes]) -> int:
+        mine(chain, address)
         to.unmade.append(vanished)
         return len(vanished)
 
-    async def blocks_among(to: Tables, chain: int, address: bytes, suspects: Sequence[int]) -> list[tuple[int, bytes]]:
-        assert (chain, address) == (CHAIN, SIGNER.address)
+    async def find_blocks_of_nonces(to: Tables, chain: int, address: bytes, suspects: Sequence[int]) -> list[Any]:
+        mine(chain, address)
         return [block for block in to.blocks if suspects]
 
-    async def gaps_among(to: Tables, chain: int, address: bytes, suspects: Sequence[int]) -> list[Any]:
-        assert (chain, address) == (CHAIN, SIGNER.address)
+    async def find_nonce_gaps(to: Tables, chain: int, address: bytes, suspects: Sequence[int]) -> list[Any]:
+        mine(chain, address)
         return [(nonce, to.gaps[nonce]) for nonce in suspects if nonce in to.gaps]
+
+    async def find_unexplained_nonces(to: Tables, chain: int, address: bytes, below: int) -> list[int]:
+        mine(chain, address)
+        return [nonce for nonce in to.unexplained if nonce < below]
 
     async def mark_lost(to: Tables, ids: Sequence[int]) -> None:
         to.lost += ids
@@ -123,51 +130,36 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
     async def sign_self_transfer(to: Tables, account: RelayerAccount, nonce: int, lost_id: int | None) -> PendingTx:
         return tx(nonce, version_of(nonce, is_self_transfer=True))
 
-    async def resolve(to: Tables, rpc: Node, account: RelayerAccount, receipts: Sequence[TxReceipt]) -> None:
+    async def resolve_receipts(to: Tables, rpc: Node, account: RelayerAccount, receipts: Sequence[TxReceipt]) -> None:
         to.resolved += receipts
 
-    async def receipts_of(rpc: Node, hashes: Sequence[bytes]) -> list[TxReceipt]:
+    async def read_receipts(rpc: Node, hashes: Sequence[bytes]) -> list[TxReceipt]:
         return [receipt for receipt in rpc.receipts if receipt.tx_hash in hashes]
 
-    async def receipts_and_count(rpc: Node, address: bytes, hashes: Sequence[bytes]) -> tuple[list[TxReceipt], int]:
-        assert address == SIGNER.address
+    async def read_receipts_and_count(rpc: Node, address: bytes, hashes: Sequence[bytes]) -> tuple[Any, int]:
+        mine(CHAIN, address)
         rpc.asked.append(hashes)
-        return await receipts_of(rpc, hashes), rpc.count
+        return await read_receipts(rpc, hashes), rpc.count
 
-    async def unexplained(to: Tables, chain: int, address: bytes, below: int) -> list[int]:
-        assert (chain, address) == (CHAIN, SIGNER.address)
-        return [nonce for nonce in to.unexplained if nonce < below]
-
-    async def adopt_forgotten_transactions(
-        to: Tables, *_: object, nonces: set[int], foreign_nonces: range = range(0)
-    ) -> set[int]:
+    async def adopt_forgotten_transactions(to: Tables, *_: object, nonces: set[int], **__: object) -> set[int]:
         to.sought.append(nonces)
         return to.remembered & nonces
 
-    async def blocks_by_number(rpc: Node, numbers: Sequence[int]) -> list[HeadBlock | None]:
+    async def read_blocks_by_number(rpc: Node, numbers: Sequence[int]) -> list[HeadBlock | None]:
         return [rpc.blocks.get(number) for number in numbers]
 
+    fakes: dict[Any, list[Any]] = {
+        transactions_sql: [read_next_nonce, read_pending, find_blocks_of_nonces, find_nonce_gaps, add_versions],
+        results_sql: [unmine_blocks, mark_lost],
+        repair: [sign_self_transfer, resolve_receipts, read_receipts, read_receipts_and_count],
+        blocks: [read_blocks_by_number],
+    }
+    fakes[transactions_sql].append(find_unexplained_nonces)
+    fakes[repair].append(adopt_forgotten_transactions)
+    for module, functions in fakes.items():
+        for function in functions:
+            monkeypatch.setattr(module, function.__name__, function)
     tables = Tables()
-    for name, fake in (
-        ("read_next_nonce", read_next_nonce),
-        ("read_pending", pending),
-        ("find_blocks_of_nonces", blocks_among),
-    ):
-        monkeypatch.setattr(transactions_sql, name, fake)
-    monkeypatch.setattr(transactions_sql, "find_nonce_gaps", gaps_among)
-    monkeypatch.setattr(transactions_sql, "find_unexplained_nonces", unexplained)
-    monkeypatch.setattr(repair, "adopt_forgotten_transactions", adopt_forgotten_transactions)
-    monkeypatch.setattr(transactions_sql, "add_versions", add_versions)
-    for name, told in (("unmine_blocks", unmine), ("mark_lost", mark_lost)):
-        monkeypatch.setattr(results_sql, name, told)
-    for name, asked in (
-        ("sign_self_transfer", sign_self_transfer),
-        ("resolve_receipts", resolve),
-        ("read_receipts", receipts_of),
-    ):
-        monkeypatch.setattr(repair, name, asked)
-    monkeypatch.setattr(repair, "read_receipts_and_count", receipts_and_count)
-    monkeypatch.setattr(blocks, "read_blocks_by_number", blocks_by_number)
     monkeypatch.setattr(repair, "anyio", tables)
     return tables
 
@@ -250,9 +242,7 @@ async def test_nonce_uncounted_by_the_receipts_node_is_kept(tables: Tables) -> N
     assert tables.lost == []
 
 
-async def test_mined_version_keeps_the_nonce_and_is_resolved(
-    tables: Tables,
-) -> None:
+async def test_mined_version_keeps_the_nonce_and_is_resolved(tables: Tables) -> None:
     tables.next = 8
     old, new = version_of(55), version_of(5)
     node = Node([receipt(55), receipt(6, HEAD + 1)], count=7)

@@ -234,9 +234,7 @@ async def test_mined_relays_succeed_unless_reported_refused(outbox: Outbox) -> N
     assert [now - then for now, then in zip(after, before, strict=True)] == [1, 1, 1500]
 
 
-async def test_reverted_relays_are_retried_unless_refused(
-    outbox: Outbox,
-) -> None:
+async def test_reverted_relays_are_retried_unless_refused(outbox: Outbox) -> None:
     outbox.carried = {1: [relay(5, 1, 0), relay(6, 1, 1), relay(7, 1, 2)]}
     at_block = {(b"\x06", "0x4d"): STALE, (b"\x07", "0x4d"): NO_ROLE}
     mined = Mined(outbox, [tx(1), tx(2, 1)], Node(reverts={**at_block, (b"\x06", "latest"): UNKNOWN}))

@@ -1,4 +1,4 @@
-"""Signed versions of a transaction: the bytes of the first and the next versions, and how each is stored."""
+"""Signed versions of a transaction: their bytes, how each is stored, and signers that fail."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -8,27 +8,29 @@ import pytest
 
 from common.inclusion import rlp
 from common.secp256k1 import Wallet
-from common.transactions import SignedTransaction, Transaction
+from common.transactions import Transaction
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer import queue_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.coalesce import PlannedTx
 from coordinatord.chain.relayer.fees import NO_CEILING, Fee, FeeCeiling, FeeMarket
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, SignedVersion
-from coordinatord.chain.relayer.signers import SignerUnavailable, WalletSigner
+from coordinatord.chain.relayer.signers import ExternalSigner, SignerUnavailable, WalletSigner, sign_in_order
 from coordinatord.chain.relayer.signing import sign_planned, sign_replacement, sign_self_transfer
 from coordinatord.chain.relayer.tx_size import BASE_GAS
+from coordinatord.chain.signing.signers import SigningFailed
 
 pytestmark = pytest.mark.anyio
 
 GWEI: Final = 10**9
+WALLET: Final = Wallet(b"\x01" * 32)
 TARGET, CALLDATA = b"\x11" * 20, b"calldata"
 GAS: Final = 100_000
 
 
 def account() -> RelayerAccount:
     market = FeeMarket(base_fee=50 * GWEI, tip=GWEI)
-    return RelayerAccount(31337, WalletSigner(Wallet(b"\x01" * 32)), PendingTxs([]), PendingTxs([]), fee_market=market)
+    return RelayerAccount(31337, WalletSigner(WALLET), PendingTxs([]), PendingTxs([]), fee_market=market)
 
 
 def pending(*, is_self_transfer: bool) -> PendingTx:
@@ -214,29 +216,12 @@ async def test_fee_of_new_bytes_is_the_markets_below_the_ceiling(tables: Tables)
     ]
 
 
-@attrs.frozen
-class Failing:
-    """An external signer that makes this many signatures."""
-
-    answers: list[int]
-    wallet: WalletSigner = attrs.field(factory=lambda: WalletSigner(Wallet(b"\x01" * 32)))
-
-    @property
-    def address(self) -> bytes:
-        return self.wallet.address
-
-    async def sign(self, transaction: Transaction) -> SignedTransaction:
-        if transaction.nonce not in self.answers:
-            raise SignerUnavailable("relay_unavailable", "the signer is away")
-        return await self.wallet.sign(transaction)
-
-
-@pytest.mark.parametrize(("answers", "stored"), [([0], [0]), ([1], []), ([], [])])
+@pytest.mark.parametrize(("refuses", "stored"), [({1}, [0]), ({0}, []), ({0, 1}, [])])
 async def test_relays_after_a_failed_signature_stay_queued(
-    answers: list[int], stored: list[int], tables: Tables
+    refuses: set[int], stored: list[int], tables: Tables
 ) -> None:
-    signer: Any = Failing(answers)
-    pending, failure = await sign_planned(CONNECTION, attrs.evolve(account(), signer=signer), [planned(1), planned(2)])
+    of = attrs.evolve(account(), signer=Program(refuses).signer())
+    pending, failure = await sign_planned(CONNECTION, of, [planned(1), planned(2)])
     assert isinstance(failure, SignerUnavailable)
     assert [tx.nonce for tx in pending] == [tx.nonce for tx in tables.inserted] == stored
     assert [relay for relay, *_ in tables.bound] == [1] * len(stored)
@@ -274,3 +259,71 @@ async def test_self_transfer_that_was_lost_is_sent_again_as_it_is(tables: Tables
     assert tables.filled == [(1, BASE_GAS, lost.latest)]
     assert fill.versions is not lost.versions
     assert of.fee_ceiling is NO_CEILING
+
+
+def transaction(nonce: int) -> Transaction:
+    return Transaction(1, nonce, 1, 2, 21_000, bytes(20), 0, b"")
+
+
+@attrs.define
+class Program:
+    """A signer that signs every nonce except those in `refuses`."""
+
+    refuses: set[int] = attrs.field(factory=set)
+    asked: list[int] = attrs.field(factory=list)
+    now: float = 100.0
+
+    def clock(self) -> float:
+        return self.now
+
+    async def __call__(self, asked: Transaction) -> bytes:
+        self.asked.append(asked.nonce)
+        if asked.nonce in self.refuses:
+            raise SigningFailed("it is locked")
+        return asked.sign(WALLET).raw
+
+    def signer(self) -> ExternalSigner:
+        return ExternalSigner(WALLET.address, self, 1, self.clock)
+
+
+async def test_signatures_before_the_first_failure_count() -> None:
+    program = Program(refuses={11})
+    wanted = [transaction(nonce) for nonce in range(30)]
+    signed, failure = await sign_in_order(program.signer(), wanted)
+    assert [one.raw for one in signed] == [one.sign(WALLET).raw for one in wanted[:11]]
+    assert isinstance(failure, SignerUnavailable)
+    assert max(program.asked) < 16  # no requests follow the round that failed
+    assert await sign_in_order(WalletSigner(WALLET), wanted) == ([one.sign(WALLET) for one in wanted], None)
+
+
+async def test_failed_signer_pauses_longer_each_time() -> None:
+    program = Program(refuses={0})
+    signer = program.signer()
+    rests = []
+    for _ in range(8):
+        began = program.now
+        with pytest.raises(SignerUnavailable, match="it is locked"):
+            await signer.sign(transaction(0))
+        asked = len(program.asked)
+        while True:
+            program.now += 0.5
+            try:
+                await signer.sign(transaction(1))
+            except SignerUnavailable:
+                assert len(program.asked) == asked  # no requests during the pause
+            else:
+                break
+        rests.append(program.now - began)
+        signer._failures = len(rests)  # another failure: a success would reset the pauses
+    assert rests == [0.5, 1, 2, 4, 8, 16, 16, 16]
+
+
+async def test_signature_resets_earlier_failures() -> None:
+    program = Program(refuses={0})
+    signer = program.signer()
+    for _ in range(3):
+        with pytest.raises(SignerUnavailable):
+            await signer.sign(transaction(0))
+        program.now += 60
+        await signer.sign(transaction(1))
+    assert program.asked == [0, 1] * 3
