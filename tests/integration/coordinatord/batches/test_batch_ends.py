@@ -13,8 +13,7 @@ from coordinatord.chain.relayer.queue_sql import take_relays
 from coordinatord.run import app
 from devnet.world import World
 from tests.integration.coordinatord.orders.test_budgets import wallet_with
-from tests.integration.coordinatord.relayer.bookings import BOOK
-from tests.integration.coordinatord.relayer.running import submit
+from tests.integration.coordinatord.relayer.running import BOOK, submit
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.new_wallets import fund
 from tests.integration.coordinatord.scene.party import Body, Party, wallet_of

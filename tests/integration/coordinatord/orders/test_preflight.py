@@ -6,7 +6,7 @@ import pytest
 
 from common.api import errors
 from common.scalars import base64_of
-from tests.integration.coordinatord.relayer.bookings import BOOK
+from tests.integration.coordinatord.relayer.running import BOOK
 from tests.integration.coordinatord.scene.faults import unreachable
 from tests.integration.coordinatord.scene.node_faults import method, node_error, view
 from tests.integration.coordinatord.scene.party import Body, Party

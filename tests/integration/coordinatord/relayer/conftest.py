@@ -1,15 +1,16 @@
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import attrs
 import pytest
 
-from common.secp256k1 import Wallet
+from coordinatord.storage.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.migration import migrate
 from devnet.accounts import DevWallets
 from devnet.anvil import Anvil
-from devnet.market import DevnetMarket
 from devnet.world import World
 from tests.integration.conftest import Services
 from tests.integration.coordinatord.relayer.ops import Ops, signer
+from tests.integration.coordinatord.relayer.running import Scene
 from tests.support.faults.rpc_proxy import rpc_proxy
 from tests.support.faults.write_ahead import WriteAhead
 
@@ -32,20 +33,20 @@ def anvil(services: Services, anvil: Anvil, write_ahead: WriteAhead) -> Iterator
 
 
 @pytest.fixture
-def ops(world: World) -> Ops:
-    return Ops.of(world.market)
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with open_database(database_url, max_size=2) as opened:
+        yield opened
 
 
 @pytest.fixture
-def relayer_wallet(wallets: DevWallets) -> Wallet:
-    return signer(wallets.with_role("relayer")[0])
+async def connection(database: Database) -> AsyncIterator[Connection]:
+    """A connection to the migrated database."""
+    async with database.connection() as opened:
+        await migrate(opened)
+        yield opened
 
 
 @pytest.fixture
-def client(wallets: DevWallets) -> Wallet:
-    return signer(wallets.with_role("client")[0])
-
-
-@pytest.fixture
-def provider(wallets: DevWallets, market: DevnetMarket) -> Wallet:
-    return signer(wallets.with_role("provider")[0])
+def scene(world: World, database_url: str, wallets: DevWallets) -> Scene:
+    parties = [signer(wallets.with_role(role)[0]) for role in ("relayer", "client", "provider")]
+    return Scene(world, database_url, Ops.of(world.market), *parties)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from common.address_book import AddressBook, TokenDomain
+from common.address_book import AddressBook
 from common.domains import Domains
 from common.eip712 import struct_hash
 from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
@@ -20,7 +20,6 @@ from coordinatord.chain.contracts.job_registry import PostedOrder, RegisteredJob
 from coordinatord.chain.relayer.op_gas import gas_estimate
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from devnet.accounts import DevWallet
-from devnet.anvil import CHAIN_ID
 from devnet.catalogue import FEE_BPS, GAS_FEE
 from devnet.market import DevnetMarket
 
@@ -54,16 +53,7 @@ class Ops:
 
     @classmethod
     def of(cls, market: DevnetMarket) -> "Ops":
-        book = AddressBook(
-            chain_id=CHAIN_ID,
-            deploy_block=market.deploy_block,
-            job_registry=raw(market.jobs),
-            provider_registry=raw(market.providers),
-            ask_registry=raw(market.asks),
-            paytoken=raw(market.token),
-            payment_token_decimals=market.token_decimals,
-            token_domain=TokenDomain(market.token_name, market.token_version),
-        )
+        book = AddressBook.from_json(market.address_book)
         return cls(market, book, Domains.of(book), itertools.count(int(time.time()) + 100))
 
     def post(self, owner: Wallet, *, c: bytes | None = None, sla: int = 300) -> NewRelay:

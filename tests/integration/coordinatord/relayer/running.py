@@ -1,8 +1,8 @@
 """A relayer with its dependencies and the services' interface to it, in this process."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import Final
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final
 
 import anyio
 import attrs
@@ -14,10 +14,12 @@ from coordinatord.chain.contracts.logs import LogDecoder
 from coordinatord.chain.indexer.agreement import CheckedSource
 from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexerSettings, run_indexer
+from coordinatord.chain.relayer import queue_sql, transactions_sql
 from coordinatord.chain.relayer.budgets import GasBudgets, GasPolicy
 from coordinatord.chain.relayer.fees import NO_CEILING, FeeCeiling
+from coordinatord.chain.relayer.in_flight import PendingTx, SignedVersion
 from coordinatord.chain.relayer.outbox_sql import NewRelay, QueueOutcome, submit_all
-from coordinatord.chain.relayer.relaying import Relaying
+from coordinatord.chain.relayer.relaying import Relaying, RelayMined
 from coordinatord.chain.relayer.role import RelayerRole
 from coordinatord.chain.relayer.settings import RelayerSettings
 from coordinatord.chain.relayer.signers import AccountSigner, WalletSigner
@@ -29,6 +31,10 @@ from coordinatord.storage.database.connections import Connection, Database, open
 from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.notices import Notices
 from devnet.anvil import CHAIN_ID, Anvil
+from devnet.world import World
+from tests.integration.coordinatord.relayer.ops import Ops, hexed
+from tests.support.faults.rpc_proxy import RpcProxy, rpc_proxy
+from tests.support.invariants.relays import relay_violations
 
 UNLIMITED: Final = GasPolicy(
     posts_daily_gas=0,
@@ -46,6 +52,13 @@ _INDEX_FAR_AHEAD = (
 )
 
 
+# Books the gas of a post: signer, gas, hours ago.
+BOOK: Final = (
+    "with tx as (insert into relay_txs (chain_id, account, nonce, target, calldata, gas, purpose, lost)"
+    " select 0, 'booked', count(*), '', '', 0, 'foreign', true from relay_txs returning id)"
+    " insert into gas_bookings (tx_id, signer, kind, newcomer, hour, gas)"
+    " select id, $1::bytea, 'post', false, current_hour() - $3::integer, $2::bigint from tx"
+)
 BROADCAST: Final = "select count(*) = $1 from relay_txs where broadcast_at is not null"
 
 
@@ -84,6 +97,20 @@ class Stage:
         """Wait until the query's value is true."""
         while not await self.fetchval(query, *arguments):  # noqa: ASYNC110 - the event is in another process's hands
             await anyio.sleep(0.02)
+
+    async def queue(self, relays: Sequence[NewRelay]) -> None:
+        """Queue these relays together."""
+        await self.database.transact(lambda connection: submit_all(connection, relays, max_depth=4096))
+
+    @asynccontextmanager
+    async def relayed(self, *ops: NewRelay) -> AsyncIterator[None]:
+        """Relay these ops next to the block. Afterwards all must be mined."""
+        outcomes: list[object] = []
+        async with anyio.create_task_group() as callers:
+            for op in ops:
+                callers.start_soon(relay_into(self, outcomes), op)
+            yield
+        assert [type(outcome) for outcome in outcomes] == [RelayMined] * len(ops)
 
 
 @asynccontextmanager
@@ -163,6 +190,70 @@ def _settings_of_index(book: AddressBook) -> IndexerSettings:
         confirmations=0,
         journal_blocks=64,
     )
+
+
+@attrs.frozen
+class Scene:
+    """The open market with an empty database. `client` and `provider` sign the ops."""
+
+    world: World
+    database_url: str
+    ops: Ops
+    relayer: Wallet
+    client: Wallet
+    provider: Wallet
+
+    @property
+    def anvil(self) -> Anvil:
+        return self.world.anvil
+
+    @property
+    def account(self) -> str:
+        """Address of the relayer."""
+        return hexed(self.relayer.address)
+
+    def stage(self, rpc_url: str | Sequence[str] = "", **settings: Any) -> AbstractAsyncContextManager[Stage]:
+        return stage(self.database_url, rpc_url or self.anvil.rpc_url, **settings)
+
+    @asynccontextmanager
+    async def proxied(self, **settings: Any) -> AsyncIterator[tuple[Stage, RpcProxy]]:
+        """Start a stage whose node is behind a proxy."""
+        async with rpc_proxy(self.anvil.rpc_url) as proxy, self.stage(proxy.url, **settings) as on:
+            yield on, proxy
+
+    async def check(self, on: Stage) -> None:
+        """Compare the outbox with the chain, through a connection without the stage's faults and timeouts."""
+        async with open_rpc(self.anvil.rpc_url) as rpc, on.database.connection() as connection:
+            assert await relay_violations(connection, rpc, stuck_after=0) == []
+
+    def post(self, **changed: Any) -> NewRelay:
+        return self.ops.post(self.client, **changed)
+
+    def claim(self, job: bytes) -> NewRelay:
+        return self.ops.claim(self.provider, job)
+
+    def settle(self, job: bytes) -> NewRelay:
+        return self.ops.settle(self.provider, job)
+
+    def fail(self, job: bytes) -> NewRelay:
+        return self.ops.fail(self.provider, job)
+
+    def cancel(self, job: bytes) -> NewRelay:
+        return self.ops.cancel(self.client, job)
+
+    def request_capacity(self, n: int = 5, *, issued_at: int | None = None) -> NewRelay:
+        return self.ops.request_capacity(self.provider, n, issued_at=issued_at)
+
+
+async def insert_signed(connection: Connection, account: bytes, nonce: int, relays: Sequence[int]) -> PendingTx:
+    """Insert a transaction that carries these relays."""
+    version = SignedVersion(nonce.to_bytes(32, "big"), b"raw", 10, 1, is_self_transfer=False)
+    tx = PendingTx(0, nonce, b"", 100_000, [version], b"data")
+    await transactions_sql.insert_transactions(connection, 1, account, [tx])
+    places = [None] if len(relays) == 1 else list(range(len(relays)))
+    bindings = [(relay, tx.id, place) for relay, place in zip(relays, places, strict=True)]
+    await queue_sql.mark_signed(connection, bindings)
+    return tx
 
 
 async def submit(connection: Connection, relay: NewRelay, *, max_depth: int = 10) -> QueueOutcome:

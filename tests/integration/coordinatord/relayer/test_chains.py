@@ -1,29 +1,24 @@
 """Several ops of one job in one block: signed in sequence, and split if one of them is refused or lost."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 
 import anyio
 import attrs
 import pytest
 
 from common.abi import boolean, encode, selector, uint
-from common.secp256k1 import Wallet
-from coordinatord.chain.relayer import outbox_sql
 from coordinatord.chain.relayer.op_gas import PlannedGas
 from coordinatord.chain.relayer.outbox_sql import NewRelay
 from coordinatord.chain.relayer.relaying import RelayMined
-from coordinatord.storage.database.connections import Connection
-from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import (
     ahead_of_the_relayer,
     mining_by_hand,
     money_moves,
     until_pooled,
 )
-from tests.integration.coordinatord.relayer.ops import Ops, hexed, signer
-from tests.integration.coordinatord.relayer.running import BROADCAST, Stage, mine_until_ended, relay_into, stage
-from tests.support.faults.rpc_proxy import ErrorAnswer, Hang, RefuseTransactions, rpc_proxy
-from tests.support.invariants.relays import relay_violations
+from tests.integration.coordinatord.relayer.ops import hexed, signer
+from tests.integration.coordinatord.relayer.running import BROADCAST, Scene, mine_until_ended, relay_into
+from tests.support.faults.rpc_proxy import ErrorAnswer, Hang, RefuseTransactions
 
 pytestmark = pytest.mark.anyio
 
@@ -44,117 +39,85 @@ class Job:
     settle: NewRelay
 
     @classmethod
-    def of(cls, ops: Ops, client: Wallet, provider: Wallet) -> "Job":
-        post = ops.post(client)
-        return cls(post, ops.claim(provider, post.subject), ops.settle(provider, post.subject))
+    def of(cls, scene: Scene) -> "Job":
+        post = scene.post()
+        return cls(post, scene.claim(post.subject), scene.settle(post.subject))
 
     @property
     def ops(self) -> list[NewRelay]:
         return [self.post, self.claim, self.settle]
 
 
-async def queue(on: Stage, relays: Sequence[NewRelay]) -> None:
-    async def body(connection: Connection) -> None:
-        await outbox_sql.submit_all(connection, relays, max_depth=4096)
-
-    await on.database.transact(body)
+async def lose_money(scene: Scene) -> None:
+    await money_moves(scene.world, scene.client)
 
 
-async def nothing_wrong(on: Stage) -> None:
-    async with on.database.connection() as connection:
-        assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+async def provider_is_unlisted(scene: Scene) -> None:
+    ids, admin = scene.world.market.provider_ids, scene.world.wallets.admin.address
+    operator = next(one for one in ids if one.lower() == hexed(scene.provider.address))
+    call = selector("setListed(uint32,bool)") + encode(uint(ids[operator]), boolean(False))
+    await ahead_of_the_relayer(scene.anvil, admin, scene.world.market.providers, call)
 
 
-async def provider_is_unlisted(world: World, provider: Wallet) -> None:
-    operator = next(one for one in world.market.provider_ids if one.lower() == hexed(provider.address))
-    call = selector("setListed(uint32,bool)") + encode(uint(world.market.provider_ids[operator]), boolean(False))
-    await ahead_of_the_relayer(world.anvil, world.wallets.admin.address, world.market.providers, call)
-
-
-async def test_post_claim_and_settle_share_one_transaction(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
-) -> None:
-    outcomes: list[object] = []
-    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
-        async with anyio.create_task_group() as callers:
-            for op in Job.of(ops, client, provider).ops:
-                callers.start_soon(relay_into(on, outcomes), op)
+async def test_post_claim_and_settle_share_one_transaction(scene: Scene) -> None:
+    async with mining_by_hand(scene.anvil), scene.stage() as on:
+        async with on.relayed(*Job.of(scene).ops):
             await on.until("select count(*) = 3 from relays")
             assert await on.fetchval("select array_agg(kind order by id) from relays") == ["post", "claim", "settle"]
-            on.start(relayer_wallet)
-            await until_pooled(world.anvil)
-            await world.anvil.call("evm_mine")
-        assert [type(outcome) for outcome in outcomes] == [RelayMined] * 3
+            on.start(scene.relayer)
+            await until_pooled(scene.anvil)
+            await scene.anvil.call("evm_mine")
         assert await on.fetchval("select array_agg(call_index order by id) from relays") == [0, 1, 2]
         assert await on.fetchval("select count(*) from relay_txs") == 1
         # The claim takes its terms from the post before it.
         assert selector("claimPosted(bytes32,uint64,bytes)") in await on.fetchval("select calldata from relay_txs")
-        await nothing_wrong(on)
+        await scene.check(on)
 
 
-async def test_op_after_a_broadcast_gets_the_next_nonce(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
-) -> None:
+async def test_op_after_a_broadcast_gets_the_next_nonce(scene: Scene) -> None:
     outcomes: list[object] = []
-    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
-        on.start(relayer_wallet)
+    async with mining_by_hand(scene.anvil), scene.stage() as on:
+        on.start(scene.relayer)
         async with anyio.create_task_group() as callers:
-            for n, op in enumerate(Job.of(ops, client, provider).ops, 1):
+            for n, op in enumerate(Job.of(scene).ops, 1):
                 callers.start_soon(relay_into(on, outcomes), op)
                 await on.until(BROADCAST, n)
-            await world.anvil.call("evm_mine")
+            await scene.anvil.call("evm_mine")
         assert [type(outcome) for outcome in outcomes] == [RelayMined] * 3
         assert await on.fetchval("select count(distinct block_number) from relay_txs") == 1
         kinds = "select array_agg(kind order by nonce) from relays r join relay_txs t on t.id = r.tx_id"
         assert await on.fetchval(kinds) == ["post", "claim", "settle"]
-        await nothing_wrong(on)
+        await scene.check(on)
 
 
-async def test_coalesce_limit_of_one_sends_single_ops(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
-) -> None:
-    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, coalesce_max=1) as on:
-        await queue(on, Job.of(ops, client, provider).ops)
-        on.start(relayer_wallet)
-        await on.until(BROADCAST, 3)
-        await world.anvil.call("evm_mine")
-        await on.until(ENDED)
-        assert await on.fetchval(_ENDS) == "post mined, claim mined, settle mined"
-        assert await on.fetchval("select count(distinct block_number) from relay_txs") == 1
-
-
-async def test_rival_claim_and_early_settle_delay_no_other_op(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
-) -> None:
-    job = Job.of(ops, client, provider)
-    rival = ops.claim(signer(world.wallets.with_role("provider")[1]), job.post.subject)
+async def test_rival_claim_and_early_settle_delay_no_other_op(scene: Scene) -> None:
+    job = Job.of(scene)
+    rival = scene.ops.claim(signer(scene.world.wallets.with_role("provider")[1]), job.post.subject)
     rival = attrs.evolve(rival, dedupe=b"rival")
-    early = Job.of(ops, client, provider)
-    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
-        await queue(on, [job.post, job.claim, rival, job.settle, early.post, early.settle, early.claim])
-        on.start(relayer_wallet)
-        await until_pooled(world.anvil)
-        await world.anvil.call("evm_mine")
+    early = Job.of(scene)
+    async with mining_by_hand(scene.anvil), scene.stage() as on:
+        await on.queue([job.post, job.claim, rival, job.settle, early.post, early.settle, early.claim])
+        on.start(scene.relayer)
+        await until_pooled(scene.anvil)
+        await scene.anvil.call("evm_mine")
         await on.until("select count(*) > 0 from relays where state = 'mined'")  # later ops wait for the next one
-        await mine_until_ended(on, world.anvil)
+        await mine_until_ended(on, scene.anvil)
         assert await on.fetchval(_ENDS) == (
             "post mined, claim mined, claim refused NotOpen, settle mined, post mined, settle mined, claim mined"
         )
         assert await on.fetchval("select count(distinct block_number) from relay_txs") == 2
-        await nothing_wrong(on)
+        await scene.check(on)
 
 
-async def test_independent_exits_precede_posts_with_chains(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
-) -> None:
-    first = Job.of(ops, client, provider)
-    async with stage(database_url, world.anvil.rpc_url) as on:
-        relaying = on.start(relayer_wallet)
-        await queue(on, [first.post, first.claim])
+async def test_independent_exits_precede_posts_with_chains(scene: Scene) -> None:
+    first = Job.of(scene)
+    async with scene.stage() as on:
+        relaying = on.start(scene.relayer)
+        await on.queue([first.post, first.claim])
         await on.until(ENDED)
         relaying.cancel()
-        await queue(on, [*Job.of(ops, client, provider).ops, first.settle])
-        on.start(relayer_wallet)
+        await on.queue([*Job.of(scene).ops, first.settle])
+        on.start(scene.relayer)
         await on.until(ENDED)
         nonces = await on.fetchval(
             "select array_agg(distinct t.nonce) from relays r join relay_txs t on t.id = r.tx_id"
@@ -167,31 +130,22 @@ async def test_independent_exits_precede_posts_with_chains(
 @pytest.mark.parametrize(
     ("happens", "ends"),
     [
-        (money_moves, "post refused InsufficientBalance, claim refused UnknownJob, settle refused UnknownJob"),
+        (lose_money, "post refused InsufficientBalance, claim refused UnknownJob, settle refused UnknownJob"),
         (provider_is_unlisted, "post mined, claim refused NotListed, settle refused NotClaimed"),
     ],
-    ids=["the payer moves its money", "the provider is taken off the list"],
 )
 async def test_op_after_a_refused_op_is_refused_for_its_own_reason(
-    world: World,
-    database_url: str,
-    ops: Ops,
-    relayer_wallet: Wallet,
-    client: Wallet,
-    *,
-    provider: Wallet,
-    happens: object,
-    ends: str,
+    scene: Scene, happens: Callable[[Scene], Awaitable[None]], ends: str
 ) -> None:
-    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
-        await queue(on, Job.of(ops, client, provider).ops)
-        on.start(relayer_wallet)
-        await until_pooled(world.anvil)
-        await (money_moves(world, client) if happens is money_moves else provider_is_unlisted(world, provider))
-        await mine_until_ended(on, world.anvil)
+    async with mining_by_hand(scene.anvil), scene.stage() as on:
+        await on.queue(Job.of(scene).ops)
+        on.start(scene.relayer)
+        await until_pooled(scene.anvil)
+        await happens(scene)
+        await mine_until_ended(on, scene.anvil)
         assert await on.fetchval(_ENDS) == ends
         assert await on.fetchval("select count(*) from relay_txs") == 1
-        await nothing_wrong(on)
+        await scene.check(on)
 
 
 @pytest.mark.parametrize(
@@ -201,109 +155,78 @@ async def test_op_after_a_refused_op_is_refused_for_its_own_reason(
         ("settle", "post mined, claim mined, settle refused SlaExpired"),
     ],
 )
-async def test_later_transaction_of_a_chain_is_refused_alone(
-    world: World,
-    database_url: str,
-    ops: Ops,
-    relayer_wallet: Wallet,
-    client: Wallet,
-    *,
-    provider: Wallet,
-    kept_out: str,
-    ends: str,
-) -> None:
-    job = Job.of(ops, client, provider)
+async def test_later_transaction_of_a_chain_is_refused_alone(scene: Scene, kept_out: str, ends: str) -> None:
+    job = Job.of(scene)
     late = {"claim": 1, "settle": 2}[kept_out]
-    async with (
-        rpc_proxy(world.anvil.rpc_url) as proxy,
-        mining_by_hand(world.anvil),
-        stage(database_url, proxy.url, coalesce_max=1) as on,
-    ):
+    async with mining_by_hand(scene.anvil), scene.proxied(coalesce_max=1) as (on, proxy):
         marks = [op.calldata[:4] for op in job.ops[late:]]
         with proxy.fault(RefuseTransactions(lambda raw: any(mark in raw for mark in marks), "txpool is full")):
-            await queue(on, job.ops)
-            on.start(relayer_wallet)
+            await on.queue(job.ops)
+            on.start(scene.relayer)
             await on.until(BROADCAST, late)
             await on.until("select count(*) = 3 from relays where state = 'signed'")
-            await world.anvil.call("evm_mine")
+            await scene.anvil.call("evm_mine")
             await on.until("select count(*) = $1 from relays where state = 'mined'", late)
             if kept_out == "claim":
-                await money_moves(world, client)
+                await money_moves(scene.world, scene.client)
             else:
-                await world.anvil.call("evm_increaseTime", 400)
+                await scene.anvil.call("evm_increaseTime", 400)
         await on.until(BROADCAST, 3)
-        await mine_until_ended(on, world.anvil)
+        await mine_until_ended(on, scene.anvil)
         assert await on.fetchval(_ENDS) == ends
-        await nothing_wrong(on)
+        await scene.check(on)
 
 
-async def test_starved_chain_is_split_and_resent_op_by_op(
-    world: World,
-    database_url: str,
-    ops: Ops,
-    relayer_wallet: Wallet,
-    client: Wallet,
-    *,
-    provider: Wallet,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_starved_chain_is_split_and_resent_op_by_op(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PlannedGas, "share", lambda *_: 0)
-    async with stage(database_url, world.anvil.rpc_url) as on:
-        jobs = [Job.of(ops, client, provider) for _ in range(3)]
-        await queue(on, [op for job in jobs for op in job.ops])
-        on.start(relayer_wallet)
+    async with scene.stage() as on:
+        jobs = [Job.of(scene) for _ in range(3)]
+        await on.queue([op for job in jobs for op in job.ops])
+        on.start(scene.relayer)
         await on.until(ENDED)
         assert await on.fetchval("select count(*) from relays where state = 'mined' and requeued = 1") == 9
         assert await on.fetchval("select count(*) from relay_txs where not succeeded") == 1
-        await nothing_wrong(on)
+        await scene.check(on)
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["one transaction", "three nonces"])
-async def test_reorg_of_a_chain_is_mined_again_in_order(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet, apart: bool
-) -> None:
-    async with stage(database_url, world.anvil.rpc_url, coalesce_max=1 if apart else 64) as on:
-        async with mining_by_hand(world.anvil):
-            await queue(on, Job.of(ops, client, provider).ops)
-            on.start(relayer_wallet)
+async def test_reorg_of_a_chain_is_mined_again_in_order(scene: Scene, apart: bool) -> None:
+    async with scene.stage(coalesce_max=1 if apart else 64) as on:
+        async with mining_by_hand(scene.anvil):
+            await on.queue(Job.of(scene).ops)
+            on.start(scene.relayer)
             await on.until(BROADCAST, 3 if apart else 1)
-            await world.anvil.call("evm_mine")
+            await scene.anvil.call("evm_mine")
             await on.until(ENDED)
             before = await on.fetchval("select max(block_hash) from relay_txs")
-            await world.anvil.call("anvil_reorg", 1, [])
+            await scene.anvil.call("anvil_reorg", 1, [])
             await on.until("select count(*) = 3 from relays where state = 'signed'")
-            await until_pooled(world.anvil)
-            await mine_until_ended(on, world.anvil)
+            await until_pooled(scene.anvil)
+            await mine_until_ended(on, scene.anvil)
         assert await on.fetchval(_ENDS) == "post mined, claim mined, settle mined"
         assert await on.fetchval("select bool_and(block_hash <> $1) from relay_txs", before)
         assert await on.fetchval("select count(*) from relay_tx_versions") == (3 if apart else 1)
-        await nothing_wrong(on)
+        await scene.check(on)
 
 
-async def test_an_op_waits_for_one_that_another_account_has_signed(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
-) -> None:
-    job = Job.of(ops, client, provider)
-    async with (
-        rpc_proxy(world.anvil.rpc_url) as proxy,
-        mining_by_hand(world.anvil),
-        stage(database_url, proxy.url) as on,
-    ):
-        first = on.start(relayer_wallet)
-        await queue(on, [job.post])
+async def test_an_op_waits_for_one_that_another_account_has_signed(scene: Scene) -> None:
+    job = Job.of(scene)
+    async with mining_by_hand(scene.anvil), scene.proxied() as (on, proxy):
+        first = on.start(scene.relayer)
+        await on.queue([job.post])
         await on.until(BROADCAST, 1)
         first.cancel()
-        on.start(signer(world.wallets.with_role("relayer")[1]))
-        await queue(on, [job.claim])
+        on.start(signer(scene.world.wallets.with_role("relayer")[1]))
+        await on.queue([job.claim])
         looked = proxy.seen("eth_estimateGas")
         while proxy.seen("eth_estimateGas") < looked + 2:  # noqa: ASYNC110 - two rounds have looked at it
             await anyio.sleep(0.02)
         assert proxy.seen(SIMULATE) == 0
         assert await on.fetchval("select state::text from relays where kind = 'claim'") == "queued"
-        on.start(relayer_wallet)
-        await mine_until_ended(on, world.anvil)
+        on.start(scene.relayer)
+        await mine_until_ended(on, scene.anvil)
         assert await on.fetchval(_ENDS) == "post mined, claim mined"
-        await nothing_wrong(on)
+        await scene.check(on)
 
 
 @pytest.mark.parametrize(
@@ -311,60 +234,43 @@ async def test_an_op_waits_for_one_that_another_account_has_signed(
     [ErrorAnswer(SIMULATE, -32601, "the method eth_simulateV1 does not exist/is not available"), Hang(SIMULATE)],
     ids=["a node without it", "a node that does not answer it"],
 )
-async def test_without_call_simulation_each_op_waits_for_a_block(
-    world: World,
-    database_url: str,
-    ops: Ops,
-    relayer_wallet: Wallet,
-    client: Wallet,
-    *,
-    provider: Wallet,
-    fault: ErrorAnswer | Hang,
-) -> None:
-    async with (
-        rpc_proxy(world.anvil.rpc_url) as proxy,
-        stage(database_url, proxy.url, timeout_s=0.5) as on,
-    ):
+async def test_without_call_simulation_each_op_waits_for_a_block(scene: Scene, fault: ErrorAnswer | Hang) -> None:
+    async with scene.proxied(timeout_s=0.5) as (on, proxy):
         with proxy.fault(fault):
-            await queue(on, Job.of(ops, client, provider).ops)
-            on.start(relayer_wallet)
+            await on.queue(Job.of(scene).ops)
+            on.start(scene.relayer)
             await on.until(ENDED)
         assert await on.fetchval(_ENDS) == "post mined, claim mined, settle mined"
         assert await on.fetchval("select count(distinct block_number) from relay_txs") == 3
         assert proxy.seen(SIMULATE) == 1
-        await nothing_wrong(on)
+        await scene.check(on)
 
 
-async def test_chain_survives_the_loss_of_its_first_nonce(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
-) -> None:
-    account = hexed(relayer_wallet.address)
-    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, coalesce_max=1) as on:
-        await queue(on, Job.of(ops, client, provider).ops)
-        on.start(relayer_wallet)
+async def test_chain_survives_the_loss_of_its_first_nonce(scene: Scene) -> None:
+    async with mining_by_hand(scene.anvil), scene.stage(coalesce_max=1) as on:
+        await on.queue(Job.of(scene).ops)
+        on.start(scene.relayer)
         await on.until(BROADCAST, 3)
         first = await on.fetchval(
             "select hash from relay_tx_versions v join relay_txs t on t.id = tx_id order by nonce"
         )
         assert isinstance(first, bytes)
-        await world.anvil.call("anvil_dropTransaction", hexed(first))
-        nonce = await world.anvil.call("eth_getTransactionCount", account, "latest")
-        await world.anvil.call("eth_sendTransaction", {"from": account, "to": account, "nonce": nonce})
-        await world.anvil.call("evm_mine")
+        await scene.anvil.call("anvil_dropTransaction", hexed(first))
+        nonce = await scene.anvil.call("eth_getTransactionCount", scene.account, "latest")
+        await scene.anvil.call("eth_sendTransaction", {"from": scene.account, "to": scene.account, "nonce": nonce})
+        await scene.anvil.call("evm_mine")
         await on.until("select count(*) = 1 from relay_txs where lost")
-        await mine_until_ended(on, world.anvil)
+        await mine_until_ended(on, scene.anvil)
         assert await on.fetchval(_ENDS) == "post mined, claim mined, settle mined"
         assert await on.fetchval("select array_agg(requeued order by id) from relays") == [1, 1, 1]
-        await nothing_wrong(on)
+        await scene.check(on)
 
 
-async def test_below_the_reserve_no_chain_is_started(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
-) -> None:
-    async with stage(database_url, world.anvil.rpc_url) as on:
-        await world.anvil.call("anvil_setBalance", hexed(relayer_wallet.address), hex(10**15))
-        await queue(on, Job.of(ops, client, provider).ops)
-        on.start(relayer_wallet)
+async def test_below_the_reserve_no_chain_is_started(scene: Scene) -> None:
+    async with scene.stage() as on:
+        await scene.anvil.call("anvil_setBalance", hexed(scene.relayer.address), hex(10**15))
+        await on.queue(Job.of(scene).ops)
+        on.start(scene.relayer)
         await on.until(ENDED)
         assert await on.fetchval(_ENDS) == (
             "post dropped relayer_funds, claim dropped relayer_funds, settle refused UnknownJob"

@@ -22,9 +22,7 @@ from coordinatord.chain.relayer.signers import WalletSigner
 from coordinatord.chain.relayer.worker import run_relayer
 from coordinatord.storage.database import locks
 from devnet.anvil import CHAIN_ID
-from devnet.world import World
-from tests.integration.coordinatord.relayer.ops import Ops
-from tests.integration.coordinatord.relayer.running import Stage, relay_into, stage
+from tests.integration.coordinatord.relayer.running import Scene, Stage, relay_into
 from tests.support.faults.crash_points import CrashPoints
 from tests.support.faults.rpc_proxy import (
     ErrorAnswer,
@@ -34,9 +32,7 @@ from tests.support.faults.rpc_proxy import (
     RpcProxy,
     SwallowAnswer,
     Truncate,
-    rpc_proxy,
 )
-from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 
@@ -65,7 +61,7 @@ ALL: Final = (*(f"{_RELAYER}{step}.py" for step in ("intake", "simulate", "signi
 
 
 @attrs.frozen
-class Scene:
+class Crashing:
     """`answer` is the node's reaction to the first broadcast of each op. Later broadcasts are accepted."""
 
     on: Stage
@@ -130,27 +126,18 @@ class Scene:
         *(MORE_ANSWERS if APART else ()),
     ],
 )
-async def test_crashing_relayer_relays_each_op_once(
-    world: World,
-    database_url: str,
-    ops: Ops,
-    relayer_wallet: Wallet,
-    client: Wallet,
-    *,
-    monkeypatch: pytest.MonkeyPatch,
-    answer: str,
-) -> None:
+async def test_crashing_relayer_relays_each_op_once(scene: Scene, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     monkeypatch.setattr(locks, "ROLE_POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr(
         in_flight, "REBROADCAST_INTERVAL_S", 0.3
     )  # the node said "known" without having the transaction
     all_of_it = APART or answer == "taken"
     points = CrashPoints("coordinatord", ("",) if all_of_it else SENDING)
-    async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url, timeout_s=0.3) as on:
-        scene = Scene(on, proxy, (ANSWERS | MORE_ANSWERS)[answer], relayer_wallet, points)
-        deaths = [await scene.deaths_of(ops.post(client))]
+    async with scene.proxied(timeout_s=0.3) as (on, proxy):
+        crashing = Crashing(on, proxy, (ANSWERS | MORE_ANSWERS)[answer], scene.relayer, points)
+        deaths = [await crashing.deaths_of(scene.post())]
         while deaths[-1]:  # until one op meets no new crash point
-            deaths.append(await scene.deaths_of(ops.post(client)))
+            deaths.append(await crashing.deaths_of(scene.post()))
         places = [line for place in points.met for line in place]
         assert [
             step for step in (ALL if all_of_it else SENDING) if not any(line.startswith(step) for line in places)
@@ -161,35 +148,26 @@ async def test_crashing_relayer_relays_each_op_once(
         assert await on.fetchval("select count(distinct tx_id) from relays") == len(deaths)
         assert await on.fetchval("select count(*) from relay_txs") == len(deaths)
         assert await on.fetchval("select count(*) from relay_tx_versions") == len(deaths)
-        async with on.database.connection() as connection:
-            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+        await scene.check(on)
 
 
 @pytest.mark.timeout(600 if APART else 60)
 @pytest.mark.parametrize("most", [64, 1], ids=["one transaction", "a nonce each"])
 async def test_crashing_relayer_sends_a_jobs_ops_once_in_order(
-    world: World,
-    database_url: str,
-    ops: Ops,
-    relayer_wallet: Wallet,
-    client: Wallet,
-    *,
-    provider: Wallet,
-    monkeypatch: pytest.MonkeyPatch,
-    most: int,
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr(locks, "ROLE_POLL_INTERVAL_S", 0.01)
     points = CrashPoints("coordinatord", ("",) if APART else (CHAINS,))
 
     def job() -> list[NewRelay]:
-        post = ops.post(client)
-        return [post, ops.claim(provider, post.subject), ops.settle(provider, post.subject)]
+        post = scene.post()
+        return [post, scene.claim(post.subject), scene.settle(post.subject)]
 
-    async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url, coalesce_max=most) as on:
-        scene = Scene(on, proxy, None, relayer_wallet, points)
-        deaths = [await scene.deaths_of(*job())]
+    async with scene.proxied(coalesce_max=most) as (on, proxy):
+        crashing = Crashing(on, proxy, None, scene.relayer, points)
+        deaths = [await crashing.deaths_of(*job())]
         while deaths[-1]:
-            deaths.append(await scene.deaths_of(*job()))
+            deaths.append(await crashing.deaths_of(*job()))
         assert sum(deaths) == len(points.met) >= 2
         assert any(line.startswith(CHAINS) for place in points.met for line in place)
         assert await on.fetchval("select count(*) from relays where state = 'mined' and requeued = 0") == 3 * len(
@@ -197,5 +175,4 @@ async def test_crashing_relayer_sends_a_jobs_ops_once_in_order(
         )
         assert await on.fetchval("select count(*) from relay_txs") == len(deaths) * (3 if most == 1 else 1)
         assert await on.fetchval("select bool_and(succeeded) from relay_txs")
-        async with on.database.connection() as connection:
-            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+        await scene.check(on)

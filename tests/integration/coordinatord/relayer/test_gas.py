@@ -1,22 +1,20 @@
-"""Planned gas of transactions with many ops, compared with the gas used and with the chain's limits."""
+"""Planned gas of transactions with many ops, compared with the gas used, with the chain's limits and with the books."""
 
 from collections.abc import Sequence
 
 import attrs
 import pytest
 
-from common.secp256k1 import Wallet
-from coordinatord.chain.relayer import outbox_sql
+from coordinatord.chain.relayer.budgets_sql import read_top_spenders
 from coordinatord.chain.relayer.op_gas import GAS_BY_KIND
 from coordinatord.chain.relayer.outbox_sql import NewRelay, RelayKind
 from coordinatord.chain.rpc.client import decode_quantity
-from coordinatord.storage.database.connections import Connection
 from devnet.anvil import BLOCK_GAS_LIMIT
 from devnet.contracts import connect_to_chain, contract_at
 from devnet.world import World
-from tests.integration.coordinatord.relayer.ops import Ops, hexed, signer
-from tests.integration.coordinatord.relayer.running import Stage, stage
-from tests.support.invariants.relays import relay_violations
+from tests.integration.coordinatord.relayer.mining import mining_by_hand
+from tests.integration.coordinatord.relayer.ops import hexed, signer
+from tests.integration.coordinatord.relayer.running import Scene, Stage, mine_until_ended
 
 pytestmark = pytest.mark.anyio
 
@@ -33,12 +31,8 @@ class Used:
 
 async def relayed_at_once(on: Stage, relays: Sequence[NewRelay]) -> list[Used]:
     """Queue these relays together. Return their transactions, and check that all took effect."""
-
-    async def body(connection: Connection) -> None:
-        await outbox_sql.submit_all(connection, relays, max_depth=4096)
-
     first = await on.fetchval("select coalesce(max(id), 0) from relay_txs")
-    await on.database.transact(body)
+    await on.queue(relays)
     await on.until("select count(*) = 0 from relays where state in ('queued', 'signed')")
     assert await on.fetchval("select bool_and(state = 'mined') from relays")
     async with on.database.connection() as connection:
@@ -62,17 +56,68 @@ async def with_room_for_many_claims(world: World, operator: str) -> None:
         await chain.send(registry, world.wallets.admin.address, "setCeiling", world.market.provider_ids[operator], 1000)
 
 
-async def test_a_full_relay_is_one_transaction_within_the_plan(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
-) -> None:
-    await with_room_for_many_claims(world, world.wallets.with_role("provider")[0].address)
-    async with stage(database_url, world.anvil.rpc_url) as on:
-        on.start(relayer_wallet)
-        posts = [ops.post(client) for _ in range(MANY)]
+async def test_starved_relay_is_resent_with_more_gas(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chain's token costs more gas than the table says. The second relay's plan uses the cost measured in the
+    first."""
+    monkeypatch.setitem(GAS_BY_KIND, RelayKind.POST, (150_000, 25_000))
+    async with scene.stage() as on:
+        on.start(scene.relayer)
+        await relayed_at_once(on, [scene.post() for _ in range(MANY)])
+        assert await on.fetchval("select count(*) from relay_txs where not succeeded") == 1
+        assert await on.fetchval("select max(requeued) = 1 from relays")
+        for _ in range(2):
+            (found,) = await relayed_at_once(on, [scene.post() for _ in range(MANY)])
+            assert found.used <= found.planned
+        await scene.check(on)
+
+
+async def test_relays_fit_after_an_admin_raises_token_gas(scene: Scene) -> None:
+    async with connect_to_chain(scene.anvil.rpc_url) as chain:
+        registry = contract_at(chain, "JobRegistry", scene.world.market.jobs)
+        await chain.send(registry, scene.world.wallets.admin.address, "setTokenGas", 1_500_000)
+    async with scene.stage() as on:
+        on.start(scene.relayer)
+        posts = [scene.post() for _ in range(16)]
+        claims = [scene.claim(post.subject) for post in posts]
+        await relayed_at_once(on, posts + claims)  # as chains, which are possible once claims have been estimated
+        (found,) = await relayed_at_once(on, [scene.settle(post.subject) for post in posts])
+        assert found.relays == 16
+        assert await on.fetchval("select count(*) = 0 from relay_txs where not succeeded")
+
+
+async def test_chains_are_one_transaction_within_the_plan(scene: Scene) -> None:
+    await with_room_for_many_claims(scene.world, scene.world.wallets.with_role("provider")[0].address)
+    async with scene.stage() as on:
+        on.start(scene.relayer)
+        posts = [scene.post() for _ in range(MANY // 3)]
+        claims = [scene.claim(post.subject) for post in posts]
+        (found,) = await relayed_at_once(on, posts + claims + [scene.settle(post.subject) for post in posts])
+        assert found.relays == 3 * len(posts)
+        assert found.used <= found.planned <= MAX_PLANNED
+        # Ops of two independent kinds.
+        earlier = [scene.post() for _ in range(MANY // 2)]
+        await relayed_at_once(on, earlier)
+        claims = [scene.claim(post.subject) for post in earlier]
+        (found,) = await relayed_at_once(on, [*claims, *(scene.post() for _ in range(MANY // 2))])
+        assert found.used <= found.planned <= MAX_PLANNED
+        assert await on.fetchval("select count(*) = 0 from relay_txs where not succeeded")
+
+
+async def test_ops_of_many_wallets_fit_the_plan(scene: Scene) -> None:
+    """Each client and each provider has separate storage slots, and the first access of each is expensive."""
+    providers, clients = (
+        [signer(wallet) for wallet in scene.world.wallets.with_role(role)] for role in ("provider", "client")
+    )
+    for wallet in scene.world.wallets.with_role("provider"):
+        await with_room_for_many_claims(scene.world, wallet.address)
+    async with scene.stage() as on:
+        on.start(scene.relayer)
+        posts = [scene.ops.post(clients[number % len(clients)]) for number in range(MANY)]
+        by = [providers[number % len(providers)] for number in range(MANY)]
         for relays in (
             posts,
-            [ops.claim(provider, post.subject) for post in posts],
-            [ops.settle(provider, post.subject) for post in posts],
+            [scene.ops.claim(provider, post.subject) for provider, post in zip(by, posts, strict=True)],
+            [scene.ops.settle(provider, post.subject) for provider, post in zip(by, posts, strict=True)],
         ):
             (found,) = await relayed_at_once(on, relays)
             assert found.relays == MANY
@@ -80,84 +125,30 @@ async def test_a_full_relay_is_one_transaction_within_the_plan(
         assert await on.fetchval("select count(*) = 0 from relay_txs where not succeeded")
 
 
-async def test_starved_relay_is_resent_with_more_gas(
-    world: World,
-    database_url: str,
-    ops: Ops,
-    relayer_wallet: Wallet,
-    client: Wallet,
-    *,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The chain's token costs more gas than the table says. The second relay's plan uses the cost measured in the
-    first."""
-    monkeypatch.setitem(GAS_BY_KIND, RelayKind.POST, (150_000, 25_000))
-    async with stage(database_url, world.anvil.rpc_url) as on:
-        on.start(relayer_wallet)
-        await relayed_at_once(on, [ops.post(client) for _ in range(MANY)])
-        assert await on.fetchval("select count(*) from relay_txs where not succeeded") == 1
-        assert await on.fetchval("select max(requeued) = 1 from relays")
-        for _ in range(2):
-            (found,) = await relayed_at_once(on, [ops.post(client) for _ in range(MANY)])
-            assert found.used <= found.planned
+BOOKED = "select coalesce(sum(gas), 0)::bigint from gas_bookings"
+
+
+async def used_on_the_chain(world: World, on: Stage) -> int:
+    async with on.database.connection() as connection:
+        rows = await connection.fetch("select mined_hash from relay_txs where mined_hash is not null")
+    receipts = [await world.anvil.call("eth_getTransactionReceipt", "0x" + row["mined_hash"].hex()) for row in rows]
+    return sum(int(receipt["gasUsed"], 16) for receipt in receipts)
+
+
+async def test_gas_is_booked_again_after_a_reorg(scene: Scene) -> None:
+    async with mining_by_hand(scene.anvil), scene.stage() as on, on.relayed(scene.post(), scene.post()):
+        on.start(scene.relayer)
+        await on.until(
+            "select count(*) = 2 from relays r join relay_txs t on t.id = r.tx_id where t.broadcast_at is not null"
+        )
+        await scene.anvil.call("evm_mine")  # one block, which the reorg removes
+        await on.until("select count(*) = 2 from relays where state = 'mined'")
+        assert await on.fetchval(BOOKED) == await used_on_the_chain(scene.world, on) > 0
+        await scene.anvil.call("anvil_reorg", 1, [])
+        await on.until("select count(*) = 0 from gas_bookings")
+        await mine_until_ended(on, scene.anvil)
+        await on.until("select count(*) = 2 from relays where state = 'mined'")
+        assert await on.fetchval(BOOKED) == await used_on_the_chain(scene.world, on) > 0
         async with on.database.connection() as connection:
-            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
-
-
-async def test_relays_fit_after_an_admin_raises_token_gas(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
-) -> None:
-    async with connect_to_chain(world.anvil.rpc_url) as chain:
-        registry = contract_at(chain, "JobRegistry", world.market.jobs)
-        await chain.send(registry, world.wallets.admin.address, "setTokenGas", 1_500_000)
-    async with stage(database_url, world.anvil.rpc_url) as on:
-        on.start(relayer_wallet)
-        posts = [ops.post(client) for _ in range(16)]
-        claims = [ops.claim(provider, post.subject) for post in posts]
-        await relayed_at_once(on, posts + claims)  # as chains, which are possible once claims have been estimated
-        (found,) = await relayed_at_once(on, [ops.settle(provider, post.subject) for post in posts])
-        assert found.relays == 16
-        assert await on.fetchval("select count(*) = 0 from relay_txs where not succeeded")
-
-
-async def test_chains_are_one_transaction_within_the_plan(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
-) -> None:
-    await with_room_for_many_claims(world, world.wallets.with_role("provider")[0].address)
-    async with stage(database_url, world.anvil.rpc_url) as on:
-        on.start(relayer_wallet)
-        posts = [ops.post(client) for _ in range(MANY // 3)]
-        claims = [ops.claim(provider, post.subject) for post in posts]
-        (found,) = await relayed_at_once(on, posts + claims + [ops.settle(provider, post.subject) for post in posts])
-        assert found.relays == 3 * len(posts)
-        assert found.used <= found.planned <= MAX_PLANNED
-        # Ops of two independent kinds.
-        earlier = [ops.post(client) for _ in range(MANY // 2)]
-        await relayed_at_once(on, earlier)
-        claims = [ops.claim(provider, post.subject) for post in earlier]
-        (found,) = await relayed_at_once(on, [*claims, *(ops.post(client) for _ in range(MANY // 2))])
-        assert found.used <= found.planned <= MAX_PLANNED
-        assert await on.fetchval("select count(*) = 0 from relay_txs where not succeeded")
-
-
-async def test_ops_of_many_wallets_fit_the_plan(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet
-) -> None:
-    """Each client and each provider has separate storage slots, and the first access of each is expensive."""
-    providers, clients = (
-        [signer(wallet) for wallet in world.wallets.with_role(role)] for role in ("provider", "client")
-    )
-    for wallet in world.wallets.with_role("provider"):
-        await with_room_for_many_claims(world, wallet.address)
-    async with stage(database_url, world.anvil.rpc_url) as on:
-        on.start(relayer_wallet)
-        posts = [ops.post(clients[number % len(clients)]) for number in range(MANY)]
-        by = [providers[number % len(providers)] for number in range(MANY)]
-        for relays in (
-            posts,
-            [ops.claim(provider, post.subject) for provider, post in zip(by, posts, strict=True)],
-            [ops.settle(provider, post.subject) for provider, post in zip(by, posts, strict=True)],
-        ):
-            (found,) = await relayed_at_once(on, relays)
-            assert (found.relays, found.used <= found.planned) == (MANY, True)
-        assert await on.fetchval("select count(*) = 0 from relay_txs where not succeeded")
+            (spender,) = await read_top_spenders(connection, 5)
+    assert (spender.signer, spender.kind) == (scene.client.address, "post")

@@ -1,13 +1,12 @@
 """Gas bookings and the budget that they leave for the next request, in the tables alone."""
 
 import itertools
-from collections.abc import AsyncIterator
 
 import anyio
 import attrs
 import pytest
 
-from coordinatord.chain.relayer import budgets_sql, outbox_sql, queue_sql, results_sql, transactions_sql
+from coordinatord.chain.relayer import budgets_sql, outbox_sql, results_sql, transactions_sql
 from coordinatord.chain.relayer.budgets_sql import (
     ALL_NEWCOMERS,
     Budget,
@@ -16,7 +15,6 @@ from coordinatord.chain.relayer.budgets_sql import (
     count_fitting_ops,
     read_top_spenders,
 )
-from coordinatord.chain.relayer.in_flight import PendingTx, SignedVersion
 from coordinatord.chain.relayer.outbox_sql import (
     NewRelay,
     NotQueued,
@@ -28,10 +26,9 @@ from coordinatord.chain.relayer.outbox_sql import (
 )
 from coordinatord.chain.relayer.results_sql import RefusedCall
 from coordinatord.chain.relayer.transactions_sql import MinedTx
-from coordinatord.storage.database.connections import Connection, Database, open_database
-from coordinatord.storage.database.migration import migrate
+from coordinatord.storage.database.connections import Connection, Database
 from tests.integration.coordinatord.book.market_rows import add_jobs, begin_index
-from tests.integration.coordinatord.relayer.bookings import BOOK
+from tests.integration.coordinatord.relayer.running import BOOK, insert_signed
 
 pytestmark = pytest.mark.anyio
 
@@ -40,18 +37,9 @@ BLOCK = b"\xbb" * 32
 ALICE, BOB = b"\x0a" * 20, b"\x0b" * 20
 
 
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with open_database(database_url, max_size=2) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def connection(database: Database) -> AsyncIterator[Connection]:
-    async with database.connection() as opened:
-        await migrate(opened)
-        await begin_index(opened)
-        yield opened
+@pytest.fixture(autouse=True)
+async def _index(connection: Connection) -> None:
+    await begin_index(connection)
 
 
 _names = itertools.count()
@@ -83,12 +71,7 @@ async def signed(connection: Connection, nonce: int, *relays: NewRelay) -> int:
     """Insert a transaction that carries the relays. Return its id."""
     ids = [one.id for one in await submit(connection, *relays) if isinstance(one, QueuedRelay)]
     assert len(ids) == len(relays)
-    version = SignedVersion(nonce.to_bytes(32, "big"), b"raw", 10, 1, is_self_transfer=False)
-    tx = PendingTx(0, nonce, TARGET, 100_000, [version], b"data")
-    await transactions_sql.insert_transactions(connection, CHAIN, ACCOUNT, [tx])
-    places = [None] if len(ids) == 1 else list(range(len(ids)))
-    await queue_sql.mark_signed(connection, [(one, tx.id, place) for one, place in zip(ids, places, strict=True)])
-    return tx.id
+    return (await insert_signed(connection, ACCOUNT, nonce, ids)).id
 
 
 async def mine(
@@ -140,9 +123,7 @@ async def test_refused_call_in_a_mined_transaction_is_booked(connection: Connect
     assert await spent(connection) == {(ALICE, "post"): 500, (BOB, "post"): 500}
 
 
-async def test_transaction_is_unbooked_and_rebooked_exactly(
-    connection: Connection,
-) -> None:
+async def test_transaction_is_unbooked_and_rebooked_exactly(connection: Connection) -> None:
     tx_id = await signed(connection, 0, post(ALICE, newcomers=(10**9, 10**9)), post(BOB))
     await mine(connection, tx_id, 1001)
     assert await mine(connection, tx_id, 1001) == {}

@@ -7,16 +7,12 @@ import anyio
 import attrs
 import pytest
 
-from common.secp256k1 import Wallet
 from coordinatord.chain.relayer.relaying import RelayMined
 from devnet.accounts import DevWallets
-from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand, pooled, until_pooled
-from tests.integration.coordinatord.relayer.ops import Ops
-from tests.integration.coordinatord.relayer.running import Stage, stage
+from tests.integration.coordinatord.relayer.running import Scene, Stage, relay_into
 from tests.support.faults.relayer_process import kill_9, relayer_process
 from tests.support.faults.rpc_proxy import Fault, Hang, RpcProxy, SwallowAnswer, rpc_proxy
-from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 
@@ -27,13 +23,12 @@ HOLDS_ROLE = (
 
 
 @attrs.frozen
-class Scene:
+class Waiting:
     """A submitted post that waits, while relayers come and go."""
 
     on: Stage
     proxy: RpcProxy
-    world: World
-    database_url: str
+    scene: Scene
     key: str
     outcomes: list[object]
 
@@ -42,7 +37,7 @@ class Scene:
         """Start a relayer that meets `fault`. Kill it when the query shows that the previous step is done."""
         with ExitStack() as faults:
             faults.enter_context(self.proxy.fault(fault))
-            async with relayer_process(self.database_url, self.proxy.url, self.key) as process:
+            async with relayer_process(self.scene.database_url, self.proxy.url, self.key) as process:
                 while not self.proxy.seen(fault.method):  # noqa: ASYNC110 - the event is in another process
                     await anyio.sleep(0.02)
                 await self.on.until(reached)
@@ -51,15 +46,14 @@ class Scene:
 
     async def finish(self) -> None:
         """Start a new relayer, which finishes the killed one's work."""
-        async with relayer_process(self.database_url, self.proxy.url, self.key):
+        async with relayer_process(self.scene.database_url, self.proxy.url, self.key):
             while not self.outcomes:
-                await self.world.anvil.call("evm_mine")
+                await self.scene.anvil.call("evm_mine")
                 await anyio.sleep(0.05)
         (outcome,) = self.outcomes
         assert isinstance(outcome, RelayMined)
         assert await self.on.fetchval("select hash from relay_tx_versions") == outcome.tx_hash
-        async with self.on.database.connection() as connection:
-            assert await relay_violations(connection, self.on.rpc, stuck_after=0) == []
+        await self.scene.check(self.on)
 
 
 @pytest.fixture
@@ -68,93 +62,61 @@ def key(wallets: DevWallets) -> str:
 
 
 @pytest.fixture
-async def scene(world: World, database_url: str, ops: Ops, client: Wallet, key: str) -> AsyncIterator[Scene]:
+async def waiting(scene: Scene, key: str) -> AsyncIterator[Waiting]:
     outcomes: list[object] = []
     async with (
-        mining_by_hand(world.anvil),
-        rpc_proxy(world.anvil.rpc_url) as proxy,
-        stage(database_url, world.anvil.rpc_url) as on,
+        mining_by_hand(scene.anvil),
+        rpc_proxy(scene.anvil.rpc_url) as proxy,
+        scene.stage() as on,
         anyio.create_task_group() as callers,
     ):
-
-        async def relay() -> None:
-            outcomes.append(await on.relaying.relay(ops.post(client)))
-
-        callers.start_soon(relay)
+        callers.start_soon(relay_into(on, outcomes), scene.post())
         await on.until("select count(*) = 1 from relays")
-        yield Scene(on, proxy, world, database_url, key, outcomes)
+        yield Waiting(on, proxy, scene, key, outcomes)
 
 
-async def test_killed_before_the_bytes_are_stored(scene: Scene) -> None:
-    async with scene.killed_at(Hang("eth_call"), "select state = 'queued' from relays"):
-        assert await scene.on.fetchval("select count(*) from relay_txs") == 0
-    await scene.finish()
+async def test_killed_before_the_bytes_are_stored(waiting: Waiting) -> None:
+    async with waiting.killed_at(Hang("eth_call"), "select state = 'queued' from relays"):
+        assert await waiting.on.fetchval("select count(*) from relay_txs") == 0
+    await waiting.finish()
 
 
-async def test_kill_before_broadcast_recovers(scene: Scene) -> None:
-    async with scene.killed_at(Hang("eth_sendRawTransaction"), "select state = 'signed' from relays"):
-        assert await pooled(scene.world.anvil) == 0
-    await scene.finish()
+async def test_kill_before_broadcast_recovers(waiting: Waiting) -> None:
+    async with waiting.killed_at(Hang("eth_sendRawTransaction"), "select state = 'signed' from relays"):
+        assert await pooled(waiting.scene.anvil) == 0
+    await waiting.finish()
 
 
-async def test_killed_after_a_node_has_the_bytes(scene: Scene) -> None:
-    async with scene.killed_at(SwallowAnswer("eth_sendRawTransaction"), "select state = 'signed' from relays"):
-        await until_pooled(scene.world.anvil)
-    await scene.finish()
+async def test_killed_after_a_node_has_the_bytes(waiting: Waiting) -> None:
+    async with waiting.killed_at(SwallowAnswer("eth_sendRawTransaction"), "select state = 'signed' from relays"):
+        await until_pooled(waiting.scene.anvil)
+    await waiting.finish()
 
 
-async def test_kill_before_the_receipt_recovers(scene: Scene) -> None:
+async def test_kill_before_the_receipt_recovers(waiting: Waiting) -> None:
     async def mine_when_pooled() -> None:
-        await until_pooled(scene.world.anvil)
-        await scene.world.anvil.call("evm_mine")
+        await until_pooled(waiting.scene.anvil)
+        await waiting.scene.anvil.call("evm_mine")
 
     async with anyio.create_task_group() as miner:
         miner.start_soon(mine_when_pooled)
-        async with scene.killed_at(Hang("eth_getTransactionReceipt"), "select state = 'signed' from relays"):
+        async with waiting.killed_at(Hang("eth_getTransactionReceipt"), "select state = 'signed' from relays"):
             pass
-    await scene.finish()
+    await waiting.finish()
 
 
-async def test_next_caller_gets_the_outcome_of_an_abandoned_relay(
-    world: World, database_url: str, ops: Ops, client: Wallet, key: str
-) -> None:
-    post = ops.post(client)
-    async with (
-        mining_by_hand(world.anvil),
-        stage(database_url, world.anvil.rpc_url) as first,
-        relayer_process(database_url, world.anvil.rpc_url, key),
-    ):
-        async with anyio.create_task_group() as callers:
-            callers.start_soon(first.relaying.relay, post)
-            await first.until("select count(*) = 1 from relay_txs where broadcast_at is not null")
-            callers.cancel_scope.cancel()
-        outcomes: list[object] = []
-
-        async def again() -> None:
-            outcomes.append(await first.relaying.relay(post))
-
-        async with anyio.create_task_group() as callers:
-            callers.start_soon(again)
-            await anyio.wait_all_tasks_blocked()
-            await world.anvil.call("evm_mine")
-        assert isinstance(outcomes[0], RelayMined)
-        assert await first.fetchval("select count(*) from relays") == 1
-
-
-async def test_killed_leader_is_replaced_without_duplicates(
-    world: World, database_url: str, ops: Ops, client: Wallet, key: str
-) -> None:
+async def test_killed_leader_is_replaced_without_duplicates(scene: Scene, key: str) -> None:
     outcomes: list[object] = []
-    async with stage(database_url, world.anvil.rpc_url) as on:
+    async with scene.stage() as on:
 
         async def caller() -> None:
             for _ in range(5):
-                outcomes.append(await on.relaying.relay(ops.post(client)))
+                outcomes.append(await on.relaying.relay(scene.post()))
 
-        async with relayer_process(database_url, world.anvil.rpc_url, key) as leader:
+        async with relayer_process(scene.database_url, scene.anvil.rpc_url, key) as leader:
             await on.until(HOLDS_ROLE)
             async with (
-                relayer_process(database_url, world.anvil.rpc_url, key),
+                relayer_process(scene.database_url, scene.anvil.rpc_url, key),
                 anyio.create_task_group() as callers,
             ):
                 for _ in range(20):
@@ -165,5 +127,4 @@ async def test_killed_leader_is_replaced_without_duplicates(
                 with anyio.fail_after(60):
                     await on.until("select count(*) > $1 from relays where state = 'mined'", before)
         assert [type(outcome) for outcome in outcomes] == [RelayMined] * 100
-        async with on.database.connection() as connection:
-            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+        await scene.check(on)

@@ -1,10 +1,15 @@
-"""Outcomes of signed relays, in the tables alone."""
+"""Outcomes of signed relays and their spans, in the tables alone."""
 
-from collections.abc import AsyncIterator
+from typing import Final
 
 import attrs
 import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from coordinatord.chain.contracts.contract_events import JobClaimed, JobSettled
+from coordinatord.chain.indexer.evidence import BlockRange
+from coordinatord.chain.indexer.traces import record_index_span
 from coordinatord.chain.relayer import (
     endings_sql,
     outbox_sql,
@@ -12,25 +17,21 @@ from coordinatord.chain.relayer import (
     results_sql,
     transactions_sql,
 )
-from coordinatord.chain.relayer.in_flight import PendingTx, SignedVersion
+from coordinatord.chain.relayer.in_flight import SignedVersion
 from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, NewRelay, NotQueued, Priority, QueuedRelay, RelayKind
+from coordinatord.chain.relayer.resolution import record_spans
 from coordinatord.chain.relayer.results_sql import RefusedCall
 from coordinatord.chain.relayer.transactions_sql import MinedTx
-from coordinatord.storage.database.connections import Connection, open_database
-from coordinatord.storage.database.migration import migrate
-from tests.integration.coordinatord.relayer.running import submit
+from coordinatord.chain.rpc.chain_data import BlockHeader
+from coordinatord.storage.database import traces_sql
+from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.role_connection import RoleConnection
+from tests.integration.coordinatord.relayer.running import insert_signed, submit
 
 pytestmark = pytest.mark.anyio
 
 CHAIN, ACCOUNT, TARGET = 1, b"\xaa" * 20, b"\x01" * 20
 BLOCK = b"\xbb" * 32
-
-
-@pytest.fixture
-async def connection(database_url: str) -> AsyncIterator[Connection]:
-    async with open_database(database_url, max_size=2) as database, database.connection() as opened:
-        await migrate(opened)
-        yield opened
 
 
 def new(name: bytes, *, subject: bytes = b"") -> NewRelay:
@@ -47,14 +48,7 @@ async def queued(connection: Connection, name: bytes) -> int:
 async def signed(connection: Connection, nonce: int, *names: bytes) -> int:
     """Insert a transaction that carries a relay of each name. Return its id."""
     relays = [await queued(connection, name) for name in names]
-    version = SignedVersion(nonce.to_bytes(32, "big"), b"raw", 10, 1, is_self_transfer=False)
-    tx = PendingTx(0, nonce, TARGET, 100_000, [version], b"data")
-    await transactions_sql.insert_transactions(connection, CHAIN, ACCOUNT, [tx])
-    places = [None] if len(relays) == 1 else list(range(len(relays)))
-    await queue_sql.mark_signed(
-        connection, [(relay, tx.id, place) for relay, place in zip(relays, places, strict=True)]
-    )
-    return tx.id
+    return (await insert_signed(connection, ACCOUNT, nonce, relays)).id
 
 
 async def mine(connection: Connection, tx_id: int, *refused: RefusedCall) -> None:
@@ -78,6 +72,12 @@ async def test_one_submission_of_many_counts_its_own_rows(connection: Connection
     ]
 
 
+async def test_a_queue_that_others_have_filled_has_room_for_exits(connection: Connection) -> None:
+    exit_op = attrs.evolve(new(b"exit"), kind=RelayKind.RECLAIM, priority=Priority.EXIT)
+    outcomes = await outbox_sql.submit_all(connection, [new(b"a"), new(b"b"), exit_op], max_depth=1)
+    assert [type(outcome) for outcome in outcomes] == [QueuedRelay, NotQueued, QueuedRelay]
+
+
 async def test_a_refused_call_ends_refused_and_its_neighbours_mined(connection: Connection) -> None:
     tx_id = await signed(connection, 0, b"a", b"b", b"c")
     await mine(connection, tx_id, RefusedCall(tx_id, 1, "StaleOp", b"\x01"))
@@ -92,9 +92,7 @@ async def test_an_unmade_block_brings_mined_and_refused_relays_back(connection: 
     assert [tx.id for tx in await transactions_sql.read_pending(connection, CHAIN, ACCOUNT)] == [tx_id]
 
 
-async def test_undone_relay_keeps_its_end_until_mined_again(
-    connection: Connection,
-) -> None:
+async def test_undone_relay_keeps_its_end_until_mined_again(connection: Connection) -> None:
     tx_id = await signed(connection, 0, b"a")
     await mine(connection, tx_id)
     await queued(connection, b"a")
@@ -116,9 +114,7 @@ async def test_lost_nonces_requeue_relays_and_finally_drop_them(connection: Conn
     assert await transactions_sql.read_pending(connection, CHAIN, ACCOUNT) == []
 
 
-async def test_lost_bytes_mined_later_end_their_relays(
-    connection: Connection,
-) -> None:
+async def test_lost_bytes_mined_later_end_their_relays(connection: Connection) -> None:
     lost = await signed(connection, 0, b"a", b"b")
     await results_sql.mark_lost(connection, [lost])
     a, b = (relay.id for relay in await queue_sql.take_relays(connection, 10, 10))
@@ -127,6 +123,15 @@ async def test_lost_bytes_mined_later_end_their_relays(
     assert await results_sql.rebind_carried_relays(connection, [lost], refused) == {a}
     await results_sql.end_carried_relays(connection, [lost], refused)
     assert [s and s.state for s in (await outbox_sql.read_statuses(connection, [a, b])).values()] == ["mined", "queued"]
+
+
+@pytest.mark.parametrize(("minutes", "blocks"), [(20, []), (1, [(7, BLOCK)])], ids=["retired", "restarting"])
+async def test_vanished_block_delays_refusals_only_for_a_while(
+    connection: Connection, minutes: int, blocks: list[tuple[int, bytes]]
+) -> None:
+    await mine(connection, await signed(connection, 0, b"a"))
+    await connection.execute("update relay_txs set broadcast_at = now() - $1 * interval '1 minute'", minutes)
+    assert await transactions_sql.read_newest_blocks(connection, CHAIN, 256) == blocks
 
 
 async def test_gaps_are_nonces_lost_or_never_stored_and_not_mined_ones(connection: Connection) -> None:
@@ -157,16 +162,11 @@ async def test_what_came_back_is_not_dropped_for_its_time_in_the_queue(connectio
     assert await states(connection) == ["queued"]
 
 
-async def test_twice_lost_bytes_end_the_relay_in_any_version(
-    connection: Connection,
-) -> None:
+async def test_twice_lost_bytes_end_the_relay_in_any_version(connection: Connection) -> None:
     first = await signed(connection, 0, b"a")
     await results_sql.mark_lost(connection, [first])
     (relay,) = await queue_sql.take_relays(connection, 10, 10)
-    version = SignedVersion(bytes([1]) * 32, b"raw", 10, 1, is_self_transfer=False)
-    again = PendingTx(0, 1, TARGET, 100_000, [version], b"data")
-    await transactions_sql.insert_transactions(connection, CHAIN, ACCOUNT, [again])
-    await queue_sql.mark_signed(connection, [(relay.id, again.id, None)])
+    again = await insert_signed(connection, ACCOUNT, 1, [relay.id])
     await results_sql.mark_lost(connection, [again.id])
     await transactions_sql.record_mined(connection, [MinedTx(first, bytes(32), 7, BLOCK, succeeded=True)])
     assert await results_sql.rebind_carried_relays(connection, [first], []) == {relay.id}
@@ -176,11 +176,12 @@ async def test_twice_lost_bytes_end_the_relay_in_any_version(
     assert status.block_number == 7
 
 
-async def test_self_transfer_is_never_reported_as_a_relay(connection: Connection) -> None:
+async def test_self_transfer_is_stored_and_never_reported_as_a_relay(connection: Connection) -> None:
     tx_id = await signed(connection, 0, b"a")
-    await transactions_sql.add_versions(
-        connection, [(tx_id, SignedVersion(b"\xff" * 32, b"fill", 20, 2, is_self_transfer=True))]
-    )
+    fill = SignedVersion(b"\xff" * 32, b"fill", 20, 2, is_self_transfer=True)
+    await transactions_sql.add_versions(connection, [(tx_id, fill)])
+    (tx,) = await transactions_sql.read_pending(connection, CHAIN, ACCOUNT)
+    assert [version.signed_bytes for version in tx.versions] == [b"raw", b"fill"]
     status = (await outbox_sql.read_statuses(connection, [1]))[1]
     assert status.tx_hash == bytes(32)
 
@@ -282,3 +283,56 @@ async def test_live_relays_of_a_subject_are_read_oldest_first(connection: Connec
     assert [(relay.id, relay.tx_id) for relay in undecided] == [(1, tx_id), (2, None)]
     await mine(connection, tx_id)
     assert [relay.id for relay in await results_sql.find_undecided_of_same_subjects(connection, [2])] == [2]
+
+
+JOBS: Final = [bytes([number]) * 32 for number in (1, 2, 3)]
+
+
+def context(number: int) -> str:
+    return f"00-{number:032x}-{number:016x}-01"
+
+
+async def mined_with_traces(connection: Connection, kind: RelayKind) -> MinedTx:
+    """Mine a transaction with three relays, the first and third of which are traced."""
+    relays = [NewRelay(kind, job, job, TARGET, b"", Priority.OP) for job in JOBS]
+    queued = await outbox_sql.submit_all(connection, relays, max_depth=10)
+    ids = [each.id for each in queued if isinstance(each, QueuedRelay)]
+    tx = await insert_signed(connection, ACCOUNT, 0, ids)
+    found = MinedTx(tx.id, b"\xcc" * 32, 7, bytes(32), succeeded=True)
+    await transactions_sql.record_mined(connection, [found])
+    await results_sql.end_carried_relays(connection, [tx.id], [])
+    for number in (0, 2):
+        await traces_sql.store_trace(connection, ids[number], kind.value, JOBS[number], context(number + 1))
+    return found
+
+
+def trace_of(span: ReadableSpan) -> int:
+    return span.context.trace_id
+
+
+async def test_transaction_of_several_orders_has_one_span_with_links(
+    connection: Connection, made_spans: InMemorySpanExporter
+) -> None:
+    await record_spans(RoleConnection(connection), [await mined_with_traces(connection, RelayKind.POST)])  # type: ignore[arg-type]
+    first, third, block = made_spans.get_finished_spans()
+    assert [(span.name, trace_of(span)) for span in (first, third, block)] == [("relay", 1), ("relay", 3), ("block", 1)]
+    assert first.parent is not None
+    assert first.parent.span_id == 1
+    assert block.parent is not None
+    assert block.parent.span_id == first.context.span_id
+    assert [link.context.span_id for link in block.links] == [third.context.span_id]
+    assert dict(block.attributes or {}) == {"block": 7, "tx": "0x" + "cc" * 32}
+
+
+async def test_block_of_several_orders_has_one_span_with_links(
+    connection: Connection, made_spans: InMemorySpanExporter
+) -> None:
+    await mined_with_traces(connection, RelayKind.CLAIM)
+    header = BlockHeader("0x7", "0x" + "11" * 32, "0x" + "22" * 32, "0x1", "0x0")
+    events = [(7, number, JobClaimed(job, 1, 1)) for number, job in enumerate(JOBS)]
+    settled = (7, 3, JobSettled(JOBS[0], 1, 1, 1, 0, 0, "cid"))  # its settle is not traced
+    await record_index_span(connection, [BlockRange([header], [*events, settled])], 1.0, 2.0)
+    (span,) = made_spans.get_finished_spans()
+    assert (span.name, trace_of(span)) == ("index", 1)
+    assert [link.context.trace_id for link in span.links] == [3]
+    assert await traces_sql.read_contexts_of_orders(connection, JOBS) == {}

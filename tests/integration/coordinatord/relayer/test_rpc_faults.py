@@ -1,26 +1,27 @@
-"""Faults of the endpoint: no answers, errors, lies. Callers may retry before the broadcast. After it, only the stored
-transaction is sent again."""
+"""Endpoints that do not answer, refuse or lie, and transactions that no node accepts. Callers may retry before the
+broadcast. After it, only the stored transaction is sent again. With several nodes, every op is mined once."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
 
 import anyio
 import pytest
 
-from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
+from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.relayer.outbox_sql import NewRelay
 from coordinatord.chain.relayer.relaying import NoReceipt, RelayMined
-from coordinatord.chain.rpc.client import open_rpc
-from devnet.world import World
+from coordinatord.chain.rpc.pinned import PinnedRpc
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
-from tests.integration.coordinatord.relayer.ops import Ops, hexed
-from tests.integration.coordinatord.relayer.running import Stage, relay_into, stage
+from tests.integration.coordinatord.relayer.running import BROADCAST, Scene, Stage, relay_into
 from tests.support.faults.rpc_proxy import (
+    ANY,
     ErrorAnswer,
     Fault,
     HttpStatus,
     Late,
+    RefuseTransactions,
     Rewrite,
     RpcProxy,
     SwallowAnswer,
@@ -28,28 +29,8 @@ from tests.support.faults.rpc_proxy import (
     older_head,
     rpc_proxy,
 )
-from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
-
-
-@asynccontextmanager
-async def behind_proxy(
-    world: World, database_url: str, *, queue_timeout_ms: int = 30_000, receipt_wait_s: float = 60.0
-) -> AsyncIterator[tuple[Stage, RpcProxy]]:
-    async with (
-        rpc_proxy(world.anvil.rpc_url) as proxy,
-        stage(
-            database_url, proxy.url, queue_timeout_ms=queue_timeout_ms, receipt_wait_s=receipt_wait_s, timeout_s=0.5
-        ) as on,
-    ):
-        yield on, proxy
-
-
-async def check_relays(world: World, on: Stage) -> None:
-    """Compare the outbox with the chain, through a connection with a longer timeout than the relayer's."""
-    async with open_rpc(world.anvil.rpc_url) as rpc, on.database.connection() as connection:
-        assert await relay_violations(connection, rpc, stuck_after=0) == []
 
 
 @pytest.mark.parametrize(
@@ -63,28 +44,24 @@ async def check_relays(world: World, on: Stage) -> None:
         (HttpStatus("eth_estimateGas", 403), "endpoint_refused"),
     ],
 )
-async def test_trouble_in_simulation_drops_the_relay_with_its_code(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, provider: Wallet, *, fault: Fault, code: str
-) -> None:
-    async with behind_proxy(world, database_url) as (on, proxy):
-        on.start(relayer_wallet)
+async def test_trouble_in_simulation_drops_the_relay_with_its_code(scene: Scene, fault: Fault, code: str) -> None:
+    async with scene.proxied(timeout_s=0.5) as (on, proxy):
+        on.start(scene.relayer)
         with proxy.fault(fault), pytest.raises(Retryable) as dropped:
-            await on.relaying.relay(ops.request_capacity(provider))
+            await on.relaying.relay(scene.request_capacity())
         assert (dropped.value.kind, dropped.value.code) == ("relay_unavailable", code)
         assert await on.fetchval("select count(*) from relay_txs") == 0
 
 
 @pytest.mark.parametrize("method", ["eth_call", "eth_getBlockByNumber"])
-async def test_silent_endpoint_leaves_relays_queued(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, method: str
-) -> None:
-    async with behind_proxy(world, database_url, queue_timeout_ms=1000) as (on, proxy):
+async def test_silent_endpoint_leaves_relays_queued(scene: Scene, method: str) -> None:
+    async with scene.proxied(timeout_s=0.5, queue_timeout_ms=1000) as (on, proxy):
         with proxy.fault(HttpStatus(method, 503)):
-            on.start(relayer_wallet)
+            on.start(scene.relayer)
             with pytest.raises(Retryable) as dropped:
-                await on.relaying.relay(ops.post(client))
+                await on.relaying.relay(scene.post())
         assert dropped.value.code == "relay_queue_timeout"
-        assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
+        assert isinstance(await on.relaying.relay(scene.post()), RelayMined)
 
 
 @pytest.mark.parametrize(
@@ -98,39 +75,28 @@ async def test_silent_endpoint_leaves_relays_queued(
         ErrorAnswer("eth_sendRawTransaction", -32000, "already known"),
     ],
 )
-async def test_unclear_broadcast_never_uses_a_second_nonce(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, fault: Fault
-) -> None:
-    outcomes: list[object] = []
-    async with behind_proxy(world, database_url) as (on, proxy):
-        on.start(relayer_wallet)
-
-        async def relay() -> None:
-            outcomes.append(await on.relaying.relay(ops.post(client)))
-
-        async with anyio.create_task_group() as callers:
+async def test_unclear_broadcast_never_uses_a_second_nonce(scene: Scene, fault: Fault) -> None:
+    async with scene.proxied(timeout_s=0.5) as (on, proxy):
+        on.start(scene.relayer)
+        async with on.relayed(scene.post()):
             with proxy.fault(fault):
-                callers.start_soon(relay)
                 await on.until("select count(*) = 1 from relays where state <> 'queued'")
                 while not proxy.seen("eth_sendRawTransaction"):  # noqa: ASYNC110 - the proxy counts, it does not tell
                     await anyio.sleep(0.02)
-        assert isinstance(outcomes[0], RelayMined)
         assert await on.fetchval("select count(*) from relay_txs") == 1
         assert await on.fetchval("select count(*) from relay_tx_versions") == 1
-        await check_relays(world, on)
+        await scene.check(on)
 
 
-async def test_caller_without_receipt_gets_the_hash(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
-) -> None:
-    post = ops.post(client)
-    async with mining_by_hand(world.anvil), behind_proxy(world, database_url, receipt_wait_s=0.5) as (on, _):
-        on.start(relayer_wallet)
+async def test_caller_without_receipt_gets_the_hash(scene: Scene) -> None:
+    post = scene.post()
+    async with mining_by_hand(scene.anvil), scene.proxied(timeout_s=0.5, receipt_wait_s=0.5) as (on, _):
+        on.start(scene.relayer)
         outcome = await on.relaying.relay(post)
         assert isinstance(outcome, NoReceipt)
         assert await on.relaying.relay(post) == outcome  # the same submission joins the same transaction
         await on.until("select count(*) = 1 from relay_txs where broadcast_at is not null")
-        await world.anvil.call("evm_mine")
+        await scene.anvil.call("evm_mine")
         await on.until("select state = 'mined' from relays")
         assert await on.fetchval("select mined_hash from relay_txs") == outcome.tx_hash
 
@@ -144,12 +110,10 @@ async def test_caller_without_receipt_gets_the_hash(
         (ErrorAnswer("eth_sendRawTransaction", -32000, "txpool is full"), "rpc_internal"),
     ],
 )
-async def test_a_refused_broadcast_is_a_503_and_can_be_joined(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, fault: Fault, code: str
-) -> None:
-    post = ops.post(client)
-    async with behind_proxy(world, database_url, queue_timeout_ms=1500) as (on, proxy):
-        on.start(relayer_wallet)
+async def test_a_refused_broadcast_is_a_503_and_can_be_joined(scene: Scene, fault: Fault, code: str) -> None:
+    post = scene.post()
+    async with scene.proxied(timeout_s=0.5, queue_timeout_ms=1500) as (on, proxy):
+        on.start(scene.relayer)
         with proxy.fault(fault), pytest.raises(Retryable) as refused:
             await on.relaying.relay(post)
         assert (refused.value.kind, refused.value.code) == ("relay_unavailable", code)
@@ -162,53 +126,37 @@ async def test_a_refused_broadcast_is_a_503_and_can_be_joined(
         assert await on.fetchval("select refusal from relay_txs") is None
 
 
-async def test_a_broadcast_without_an_answer_is_a_504(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
-) -> None:
+async def test_a_broadcast_without_an_answer_is_a_504(scene: Scene) -> None:
     """A later refusal proves nothing, because a node may have the bytes of the first broadcast."""
-    async with behind_proxy(world, database_url, queue_timeout_ms=1500, receipt_wait_s=1.5) as (on, proxy):
-        on.start(relayer_wallet)
+    async with scene.proxied(timeout_s=0.5, queue_timeout_ms=1500, receipt_wait_s=1.5) as (on, proxy):
+        on.start(scene.relayer)
         with proxy.fault(HttpStatus("eth_sendRawTransaction", 502)), anyio.move_on_after(1):
-            await on.relaying.relay(post := ops.post(client))
+            await on.relaying.relay(post := scene.post())
         with proxy.fault(HttpStatus("eth_sendRawTransaction", 429)):
             assert isinstance(await on.relaying.relay(post), NoReceipt)
 
 
-async def test_a_node_slow_to_accept_bytes_lets_no_more_in(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
-) -> None:
-    outcomes: list[object] = []
+async def test_a_node_slow_to_accept_bytes_lets_no_more_in(scene: Scene) -> None:
     late = Late("eth_sendRawTransaction")
-    async with (
-        rpc_proxy(world.anvil.rpc_url) as proxy,
-        stage(database_url, proxy.url, max_depth=2, queue_timeout_ms=1500) as on,
-        anyio.create_task_group() as callers,
-    ):
-        on.start(relayer_wallet)
+    async with scene.proxied(max_depth=2, queue_timeout_ms=1500) as (on, proxy), on.relayed(scene.post()):
+        on.start(scene.relayer)
         with proxy.fault(late):
-            callers.start_soon(relay_into(on, outcomes), ops.post(client))
             while not proxy.seen("eth_sendRawTransaction"):  # noqa: ASYNC110 - the proxy counts, it does not tell
                 await anyio.sleep(0.02)
-            refused = await refusals(on, [ops.post(client) for _ in range(5)])
+            refused = await refusals(on, [scene.post() for _ in range(5)])
             late.until.set()
         assert sorted(refused) == ["relay_queue_full"] * 3 + ["relay_queue_timeout"] * 2
         await on.until("select count(*) = 1 from relays where state = 'mined'")
         assert await on.fetchval("select count(*) from relay_txs") == 1
-    assert isinstance(outcomes[0], RelayMined)
 
 
-async def test_a_simulation_that_answers_too_late_signs_nothing(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
-) -> None:
+async def test_a_simulation_that_answers_too_late_signs_nothing(scene: Scene) -> None:
     late = Late("eth_call")
-    async with (
-        rpc_proxy(world.anvil.rpc_url) as proxy,
-        stage(database_url, proxy.url, queue_timeout_ms=600) as on,
-    ):
-        on.start(relayer_wallet)
+    async with scene.proxied(queue_timeout_ms=600) as (on, proxy):
+        on.start(scene.relayer)
         with proxy.fault(late):
             with anyio.fail_after(3):  # the node's timeout is 5
-                assert await refusals(on, [ops.post(client)]) == ["relay_queue_timeout"]
+                assert await refusals(on, [scene.post()]) == ["relay_queue_timeout"]
             late.until.set()
         await on.until("select state = 'dropped' from relays")
         assert await on.fetchval("select count(*) from relay_txs") == 0
@@ -229,26 +177,20 @@ async def refusals(on: Stage, posts: Sequence[NewRelay]) -> list[str | None]:
     return codes
 
 
-async def test_requeued_relay_returns_the_broadcast_hash_on_timeout(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
-) -> None:
+async def test_requeued_relay_returns_the_broadcast_hash_on_timeout(scene: Scene) -> None:
     """An outside transaction took the nonce, and no node can simulate the op now."""
-    post, account = ops.post(client), hexed(relayer_wallet.address)
+    post = scene.post()
     outcomes: list[object] = []
-    async with mining_by_hand(world.anvil), behind_proxy(world, database_url, receipt_wait_s=3) as (on, proxy):
-        relaying = on.start(relayer_wallet)
-
-        async def relay() -> None:
-            outcomes.append(await on.relaying.relay(post))
-
+    async with mining_by_hand(scene.anvil), scene.proxied(timeout_s=0.5, receipt_wait_s=3) as (on, proxy):
+        relaying = on.start(scene.relayer)
         async with anyio.create_task_group() as callers:
-            callers.start_soon(relay)
+            callers.start_soon(relay_into(on, outcomes), post)
             await on.until("select count(*) = 1 from relay_txs where broadcast_at is not null")
             sent = await on.fetchval("select hash from relay_tx_versions")
-            await world.anvil.call("anvil_dropAllTransactions")
-            await world.anvil.call("eth_sendTransaction", {"from": account, "to": account, "nonce": "0x0"})
+            await scene.anvil.call("anvil_dropAllTransactions")
+            await scene.anvil.call("eth_sendTransaction", {"from": scene.account, "to": scene.account, "nonce": "0x0"})
             with proxy.fault(HttpStatus("eth_call", 503), HttpStatus("eth_estimateGas", 503)):
-                await world.anvil.call("evm_mine")
+                await scene.anvil.call("evm_mine")
                 await on.until("select state = 'queued' and requeued = 1 from relays")
                 while not outcomes:  # noqa: ASYNC110 - the caller's wait
                     await anyio.sleep(0.05)
@@ -265,59 +207,135 @@ async def test_requeued_relay_returns_the_broadcast_hash_on_timeout(
     ],
     ids=["head goes back", "truncated", "receipts withheld"],
 )
-async def test_lies_about_the_chain_end_no_relay_wrongly(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, faults: tuple[Fault, ...]
-) -> None:
-    outcomes: list[object] = []
-    async with behind_proxy(world, database_url) as (on, proxy):
-        on.start(relayer_wallet)
-        assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
-
-        async def relay() -> None:
-            outcomes.append(await on.relaying.relay(ops.post(client)))
-
-        async with anyio.create_task_group() as callers:
-            with proxy.fault(*faults):
-                callers.start_soon(relay)
-                with anyio.move_on_after(1.5):
-                    await on.until("select count(*) = 2 from relays where state = 'mined'")
-        assert isinstance(outcomes[0], RelayMined)
-        await check_relays(world, on)
+async def test_lies_about_the_chain_end_no_relay_wrongly(scene: Scene, faults: tuple[Fault, ...]) -> None:
+    async with scene.proxied(timeout_s=0.5) as (on, proxy):
+        on.start(scene.relayer)
+        assert isinstance(await on.relaying.relay(scene.post()), RelayMined)
+        async with on.relayed(scene.post()):
+            with proxy.fault(*faults), anyio.move_on_after(1.5):
+                await on.until("select count(*) = 2 from relays where state = 'mined'")
+        await scene.check(on)
 
 
-async def test_overcounting_node_costs_only_self_transfers(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
-) -> None:
-    outcomes: list[object] = []
-    async with behind_proxy(world, database_url) as (on, proxy), anyio.create_task_group() as callers:
-
-        async def relay() -> None:
-            outcomes.append(await on.relaying.relay(ops.post(client)))
-            callers.cancel_scope.cancel()
-
+async def test_overcounting_node_costs_only_self_transfers(scene: Scene) -> None:
+    async with scene.proxied(timeout_s=0.5) as (on, proxy), on.relayed(scene.post()):
         with proxy.fault(Rewrite("eth_getTransactionCount", lambda _params, count: hex(int(count, 16) + 3))):
-            on.start(relayer_wallet)
-            callers.start_soon(relay)
+            on.start(scene.relayer)
             await on.until("select count(*) = 1 from relay_txs where broadcast_at is not null")
         await on.until("select count(*) = 4 from relay_txs where block_number is not null")
         await on.until("select state = 'mined' from relays")
         assert await on.fetchval("select count(*) from relay_txs where purpose = 'fill'") == 3
-        await check_relays(world, on)
+        await scene.check(on)
 
 
-async def test_undeliverable_bytes_yield_and_the_relay_is_resent(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
-) -> None:
+LARGE = 3_000  # bytes: of six posts together, not of one
+UNSEEN = "no wording that anybody has seen"
+CAPPED = "transaction gas limit too high (cap: 1000000, tx: 1200000)"
+OVERSIZED = "oversized data: transaction size 131700, limit 131072"
+NOT_SERVED = "the method eth_sendRawTransaction does not exist/is not available"
+
+
+@pytest.mark.parametrize("message", [CAPPED, OVERSIZED, UNSEEN])
+async def test_rejected_bytes_yield_to_a_self_transfer(scene: Scene, message: str) -> None:
     outcomes: list[object] = []
-    async with behind_proxy(world, database_url) as (on, proxy), anyio.create_task_group() as callers:
+    async with scene.proxied(mined_within_s=1.0) as (on, proxy):
+        with proxy.fault(RefuseTransactions(lambda raw: len(raw) > LARGE, message)):
+            await on.queue([scene.post() for _ in range(6)])
+            on.start(scene.relayer)
+            async with anyio.create_task_group() as callers:  # later ops, stuck until the nonce is closed
+                for sent in (1, 3):
+                    while proxy.seen("eth_sendRawTransaction") < sent:  # noqa: ASYNC110 - the event is in the proxy
+                        await anyio.sleep(0.02)
+                    callers.start_soon(relay_into(on, outcomes), scene.request_capacity())
+            await on.until("select bool_and(state = 'mined') from relays")
+        assert [type(outcome) for outcome in outcomes] == [RelayMined] * 2
+        assert await on.fetchval("select array_agg(requeued order by id) from relays where kind = 'post'") == [1] * 6
+        assert await on.fetchval("select count(*) from relay_tx_versions where fills") == 1
+        await scene.check(on)
 
-        async def relay() -> None:
-            outcomes.append(await on.relaying.relay(ops.post(client)))
 
-        with proxy.fault(ErrorAnswer("eth_sendRawTransaction", -32000, "exceeds block gas limit")):
-            on.start(relayer_wallet)
-            callers.start_soon(relay)
-            await on.until("select count(*) = 1 from relay_tx_versions where fills")
-        await on.until("select state = 'mined' from relays")
-        assert await on.fetchval("select requeued from relays") == 1
-        await check_relays(world, on)
+@pytest.mark.parametrize(
+    "fault",
+    [ErrorAnswer("eth_sendRawTransaction", -32601, NOT_SERVED), HttpStatus("eth_sendRawTransaction", 403)],
+    ids=["method not found", "forbidden"],
+)
+async def test_endpoint_that_serves_no_sending_is_named_to_callers(scene: Scene, fault: Fault) -> None:
+    async with scene.proxied(queue_timeout_ms=1500) as (on, proxy):
+        on.start(scene.relayer)
+        post = scene.post()
+        with proxy.fault(fault):
+            for op, code in ((post, "endpoint_refused"), (scene.post(), "relay_queue_timeout")):
+                with anyio.fail_after(60), pytest.raises(Retryable) as refused:
+                    await on.relaying.relay(op)
+                assert (refused.value.kind, refused.value.code) == ("relay_unavailable", code)
+            assert await on.fetchval("select count(*) from relay_txs") == 1
+        assert isinstance(await on.relaying.relay(post), RelayMined)  # joins the op that is already retried
+        states = await on.fetchval("select array_agg(state::text order by id) from relays")
+        assert states == ["mined", "dropped"]
+        await scene.check(on)
+
+
+@asynccontextmanager
+async def behind_proxies(scene: Scene, count: int) -> AsyncIterator[tuple[Stage, list[RpcProxy]]]:
+    async with AsyncExitStack() as stack:
+        proxies = [await stack.enter_async_context(rpc_proxy(scene.anvil.rpc_url)) for _ in range(count)]
+        urls = [proxy.url for proxy in proxies]
+        yield await stack.enter_async_context(scene.stage(urls, timeout_s=10.0)), proxies
+
+
+async def mined_once(on: Stage, scene: Scene) -> None:
+    assert await on.fetchval("select count(*) from relay_txs") == 1
+    assert await on.fetchval("select count(*) from relays where state = 'mined'") == 1
+    await scene.check(on)
+
+
+def failed(_params: Any, receipt: Any) -> Any:
+    return receipt and {**receipt, "status": "0x0", "logs": []}
+
+
+LIES: list[tuple[Fault, ...]] = [
+    (Rewrite("eth_getTransactionReceipt", failed),),
+    (Rewrite("eth_getTransactionReceipt", lambda _params, _receipt: None),),
+    (Rewrite("eth_getBlockByNumber", lambda _params, block: {**block, "transactions": []}),),
+]
+NAMES = ["reverted", "no receipt", "transactions withheld"]
+
+
+async def test_relay_is_mined_by_the_other_node(scene: Scene) -> None:
+    async with behind_proxies(scene, 2) as (on, (first, second)), mining_by_hand(scene.anvil):
+        on.start(scene.relayer)
+        async with on.relayed(scene.post()):
+            await on.until(BROADCAST, 1)
+            with first.fault(HttpStatus(ANY, 503)):
+                await scene.anvil.call("evm_mine")
+                await on.until("select count(*) = 1 from relays where state = 'mined'")
+        assert isinstance(on.rpc, PinnedRpc)
+        assert on.rpc.node.name == second.url.removeprefix("http://")
+        await mined_once(on, scene)
+
+
+@pytest.mark.parametrize("lie", LIES, ids=NAMES)
+async def test_lying_receipt_ends_no_relay_until_nodes_agree(scene: Scene, lie: tuple[Fault, ...]) -> None:
+    async with behind_proxies(scene, 2) as (on, (first, _)):
+        on.start(scene.relayer)
+        async with on.relayed(scene.post()):
+            with first.fault(*lie):
+                await on.until(BROADCAST, 1)
+                with anyio.move_on_after(4):
+                    await on.until("select count(*) = 1 from relays where state <> 'signed'")
+                states = await on.fetchval("select array_agg(state) from relays")
+                assert states in (["signed"], ["mined"])  # mined only if both nodes agree
+                if lie is LIES[0]:
+                    assert states == ["signed"]
+                    assert REGISTRY.get_sample_value("coordinatord_nodes_agreed", {"of": "receipts"}) == 0
+        await mined_once(on, scene)
+        assert REGISTRY.get_sample_value("coordinatord_nodes_agreed", {"of": "receipts"}) == 2
+
+
+@pytest.mark.parametrize("lie", LIES, ids=NAMES)
+async def test_of_three_nodes_a_liar_is_left_for_two_that_agree(scene: Scene, lie: tuple[Fault, ...]) -> None:
+    async with behind_proxies(scene, 3) as (on, (first, *_)):
+        on.start(scene.relayer)
+        with first.fault(*lie), anyio.fail_after(60):
+            assert isinstance(await on.relaying.relay(scene.post()), RelayMined)
+        await mined_once(on, scene)

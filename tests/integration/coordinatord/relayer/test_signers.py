@@ -15,21 +15,17 @@ from eth_account import Account
 
 from common.daemon.process import Fatal
 from common.scalars import hex_of
-from common.secp256k1 import Wallet
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.relayer.relaying import RelayMined
 from coordinatord.chain.relayer.signers import AccountSigner
-from coordinatord.chain.rpc.client import open_rpc
 from coordinatord.run.config import Config
 from coordinatord.run.signer import open_signer
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
-from tests.integration.coordinatord.relayer.ops import Ops
-from tests.integration.coordinatord.relayer.running import BROADCAST, Stage, relay_into, stage
+from tests.integration.coordinatord.relayer.running import BROADCAST, Scene, Stage, relay_into
 from tests.integration.coordinatord.scene.stage import environment
 from tests.support.coordinator import config_of
 from tests.support.faults.rpc_proxy import ErrorAnswer, Fault, Hang, HttpStatus, Rewrite, RpcProxy, Truncate, rpc_proxy
-from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 
@@ -60,8 +56,8 @@ def private(path: Path, text: str) -> Path:
     return path
 
 
-def configured(world: World, database_url: str, **relayer: object) -> Config:
-    given = environment(world, database_url, **relayer)
+def configured(scene: Scene, **relayer: object) -> Config:
+    given = environment(scene.world, scene.database_url, **relayer)
     del given["RELAYER_KEY"]
     return config_of(given)
 
@@ -93,11 +89,8 @@ def by_http(_tmp_path: Path, _key: str, world: World) -> dict[str, object]:
 
 @pytest.mark.parametrize("way", [by_keystore, by_program, by_http])
 async def test_every_kind_of_signer_relays_without_leaking_keys(
-    world: World,
-    database_url: str,
-    ops: Ops,
     *,
-    client: Wallet,
+    scene: Scene,
     key: str,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
@@ -107,30 +100,27 @@ async def test_every_kind_of_signer_relays_without_leaking_keys(
     monkeypatch.setenv("PYTHONPATH", os.getcwd())
     monkeypatch.setenv("DATABASE_URL", "for the daemon alone")
     outcomes: list[object] = []
-    config = configured(world, database_url, **way(tmp_path, key, world))
-    async with open_signer(config) as signer, stage(database_url, world.anvil.rpc_url) as on:
+    config = configured(scene, **way(tmp_path, key, scene.world))
+    async with open_signer(config) as signer, scene.stage() as on:
         on.start(signer)
-        await relay_into(on, outcomes)(ops.post(client))
+        await relay_into(on, outcomes)(scene.post())
         assert isinstance(outcomes[0], RelayMined)
         assert await on.fetchval("select account from relay_txs") == signer.address
-        async with on.database.connection() as connection:
-            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+        await scene.check(on)
     told = capfd.readouterr()
     assert key not in told.out + told.err + repr(signer) + repr(config)
     assert PASSWORD not in told.out + told.err + repr(config)
 
 
 @asynccontextmanager
-async def signing_over(
-    world: World, database_url: str, **settings: object
-) -> AsyncIterator[tuple[Stage, RpcProxy, AccountSigner]]:
+async def signing_over(scene: Scene, **settings: object) -> AsyncIterator[tuple[Stage, RpcProxy, AccountSigner]]:
     """Put the signer behind a proxy, separate from the node."""
-    async with rpc_proxy(world.anvil.rpc_url) as proxy:
-        account = world.wallets.with_role("relayer")[0].address
+    async with rpc_proxy(scene.anvil.rpc_url) as proxy:
+        account = scene.world.wallets.with_role("relayer")[0].address
         given = {"RELAYER_SIGNER_URL": proxy.url, "RELAYER_ACCOUNT": account, "signer_timeout_s": 1}
         async with (
-            open_signer(configured(world, database_url, **given)) as signer,
-            stage(database_url, world.anvil.rpc_url, **settings) as on,  # type: ignore[arg-type] # stage's own
+            open_signer(configured(scene, **given)) as signer,
+            scene.stage(**settings) as on,
         ):
             yield on, proxy, signer
 
@@ -159,15 +149,11 @@ WRONG: dict[str, Fault] = {
 
 
 @pytest.mark.parametrize("fault", WRONG.values(), ids=WRONG)
-async def test_faulty_signer_stores_nothing_and_the_op_waits(
-    world: World, database_url: str, ops: Ops, client: Wallet, *, fault: Fault
-) -> None:
-    outcomes: list[object] = []
-    async with signing_over(world, database_url) as (on, proxy, signer), anyio.create_task_group() as callers:
+async def test_faulty_signer_stores_nothing_and_the_op_waits(scene: Scene, fault: Fault) -> None:
+    async with signing_over(scene) as (on, proxy, signer), on.relayed(scene.post()):
         account = {"account": hex_of(signer.address)}
         with proxy.fault(fault):
             on.start(signer)
-            callers.start_soon(relay_into(on, outcomes), ops.post(client))
             with anyio.fail_after(60):
                 while REGISTRY.get_sample_value("coordinatord_signer_failing", account) != 1:  # noqa: ASYNC110
                     await anyio.sleep(0.02)
@@ -176,15 +162,12 @@ async def test_faulty_signer_stores_nothing_and_the_op_waits(
         await on.until("select state = 'mined' from relays")
         assert REGISTRY.get_sample_value("coordinatord_signer_failing", account) == 0
         assert await on.fetchval("select count(*) from relay_tx_versions") == 1
-    assert isinstance(outcomes[0], RelayMined)
 
 
-async def test_signed_relays_finish_while_the_signer_is_down(
-    world: World, database_url: str, ops: Ops, client: Wallet
-) -> None:
+async def test_signed_relays_finish_while_the_signer_is_down(scene: Scene) -> None:
     outcomes: list[object] = []
-    first, second = ops.post(client), ops.post(client)
-    async with mining_by_hand(world.anvil), signing_over(world, database_url) as (on, proxy, signer):
+    first, second = scene.post(), scene.post()
+    async with mining_by_hand(scene.anvil), signing_over(scene) as (on, proxy, signer):
         on.start(signer)
         async with anyio.create_task_group() as callers:
             callers.start_soon(relay_into(on, outcomes), first)
@@ -192,18 +175,17 @@ async def test_signed_relays_finish_while_the_signer_is_down(
             with proxy.fault(HttpStatus("eth_signTransaction", 503)):
                 callers.start_soon(relay_into(on, outcomes), second)
                 await on.until("select count(*) = 2 from relays")
-                await world.anvil.call("evm_mine")
+                await scene.anvil.call("evm_mine")
                 await on.until("select count(*) = 1 from relays where state = 'mined'")
                 assert await on.fetchval("select count(*) from relays where state = 'queued'") == 1
             await on.until(BROADCAST, 2)
-            await world.anvil.call("evm_mine")
+            await scene.anvil.call("evm_mine")
         assert [type(outcome) for outcome in outcomes] == [RelayMined] * 2
-        async with on.database.connection() as connection, open_rpc(world.anvil.rpc_url) as rpc:
-            assert await relay_violations(connection, rpc, stuck_after=0) == []
+        await scene.check(on)
 
 
-async def test_unreadable_keystore_stops_the_start(world: World, database_url: str, key: str, tmp_path: Path) -> None:
-    given = by_keystore(tmp_path, key, world)
+async def test_unreadable_keystore_stops_the_start(scene: Scene, key: str, tmp_path: Path) -> None:
+    given = by_keystore(tmp_path, key, scene.world)
     wrong = given | {"RELAYER_KEYSTORE_PASSWORD": "another"}
     without = {"RELAYER_KEYSTORE": given["RELAYER_KEYSTORE"]}
     for settings, said in (
@@ -211,5 +193,5 @@ async def test_unreadable_keystore_stops_the_start(world: World, database_url: s
         (without, r"^RELAYER_KEYSTORE_PASSWORD is required with RELAYER_KEYSTORE"),
     ):
         with pytest.raises(Fatal, match=said):
-            async with open_signer(configured(world, database_url, **settings)):
+            async with open_signer(configured(scene, **settings)):
                 pass

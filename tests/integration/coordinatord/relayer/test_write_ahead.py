@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from common.secp256k1 import Wallet
 from coordinatord.chain.relayer import intake
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.broadcast import broadcast
@@ -13,10 +12,8 @@ from coordinatord.chain.relayer.in_flight import PendingTx
 from coordinatord.chain.relayer.relaying import RelayMined
 from coordinatord.chain.relayer.signers import SignerUnavailable
 from coordinatord.storage.database.connections import Connection
-from devnet.world import World
-from tests.integration.coordinatord.relayer.ops import Ops
-from tests.integration.coordinatord.relayer.running import Stage, stage
-from tests.support.faults.rpc_proxy import SwallowAnswer, rpc_proxy
+from tests.integration.coordinatord.relayer.running import Scene, Stage
+from tests.support.faults.rpc_proxy import SwallowAnswer
 from tests.support.faults.write_ahead import WriteAhead
 
 pytestmark = pytest.mark.anyio
@@ -36,32 +33,15 @@ def send_inside_the_transaction(on: Stage, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(intake, "sign_planned", sign_and_send)
 
 
-async def test_every_broadcast_of_a_relay_is_looked_at(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, write_ahead: WriteAhead
-) -> None:
-    async with stage(database_url, world.anvil.rpc_url) as on:
-        on.start(relayer_wallet)
-        assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
-    assert write_ahead.broadcasts >= 1
-
-
 @pytest.mark.parametrize("fault", [None, SwallowAnswer("eth_sendRawTransaction")], ids=["answered", "answer lost"])
 async def test_a_broadcast_before_the_commit_is_found_and_named(
-    world: World,
-    database_url: str,
-    ops: Ops,
-    relayer_wallet: Wallet,
-    client: Wallet,
-    *,
-    write_ahead: WriteAhead,
-    monkeypatch: pytest.MonkeyPatch,
-    fault: SwallowAnswer | None,
+    scene: Scene, write_ahead: WriteAhead, monkeypatch: pytest.MonkeyPatch, fault: SwallowAnswer | None
 ) -> None:
-    async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url) as on:
+    async with scene.proxied() as (on, proxy):
         send_inside_the_transaction(on, monkeypatch)
         with proxy.fault(*([] if fault is None else [fault])):
-            on.start(relayer_wallet)
-            assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)  # no other check would notice
+            on.start(scene.relayer)
+            assert isinstance(await on.relaying.relay(scene.post()), RelayMined)  # no other check would notice
         sent = await on.fetchval(
             "select '0x' || encode(hash, 'hex') || ' (nonce ' || nonce || ')'"
             " from relay_tx_versions v join relay_txs t on t.id = v.tx_id"
@@ -70,9 +50,7 @@ async def test_a_broadcast_before_the_commit_is_found_and_named(
     write_ahead.violations.clear()
 
 
-async def test_broadcasts_are_checked_after_the_database_returns(
-    database_url: str,
-) -> None:
+async def test_broadcasts_are_checked_after_the_database_returns(database_url: str) -> None:
     away = WriteAhead("postgresql://127.0.0.1:1/nobody")
     raw = bytes.fromhex("02c20105")  # [chain 1, nonce 5]
     await away.before_broadcast([raw])
