@@ -8,14 +8,13 @@ from typing import TypeVar
 
 import attrs
 
-from common.address_book import AddressBook, TokenDomain
+from common.address_book import AddressBook
 from common.domains import Domains
 from common.messages.jobs import Order
 from common.messages.payments import ReceiveWithAuthorization
 from common.quotes import FeeTerms, derive_job_id, quote
 from common.secp256k1 import Wallet
 from devnet.accounts import DevWallet
-from devnet.anvil import CHAIN_ID
 from devnet.catalogue import FEE_BPS, GAS_FEE
 from devnet.contracts import SigningNode, contract_at
 from devnet.world import World
@@ -24,17 +23,7 @@ T = TypeVar("T")
 
 
 def address_book(world: World) -> AddressBook:
-    market = world.market
-    return AddressBook(
-        chain_id=CHAIN_ID,
-        deploy_block=market.deploy_block,
-        job_registry=bytes.fromhex(market.jobs[2:]),
-        provider_registry=bytes.fromhex(market.providers[2:]),
-        ask_registry=bytes.fromhex(market.asks[2:]),
-        paytoken=bytes.fromhex(market.token[2:]),
-        payment_token_decimals=market.token_decimals,
-        token_domain=TokenDomain(market.token_name, market.token_version),
-    )
+    return AddressBook.from_json(world.market.address_book)
 
 
 @attrs.define

@@ -184,23 +184,6 @@ async def test_faulty_node_stops_the_index_unchanged(
     await scene.check()
 
 
-async def test_an_older_head_is_left_alone(scene: Scene, behind: Behind, connection: Connection) -> None:
-    await scene.play(4, 4)
-    await behind.follower.catch_up(connection)
-    before = await index_rows(connection)
-    chain = scene.moves.chain.web3
-    old = await chain.provider.make_request("eth_getBlockByNumber", [hex(await chain.eth.block_number - 3), False])
-    older = Rewrite("eth_getBlockByNumber", lambda params, block: old["result"] if params[0] == "latest" else block)
-    number = Rewrite("eth_blockNumber", lambda _params, _number: old["result"]["number"])
-    with behind.proxy.fault(older, number):
-        await behind.follower.catch_up(connection)
-        assert await index_rows(connection) == before
-        report = await behind.readiness.report()
-        assert (report.reason, report.lag) == ("trailing", -3)
-    await behind.follower.catch_up(connection)
-    await scene.check()
-
-
 @pytest.mark.parametrize(
     ("message", "widest"),
     [
