@@ -1,6 +1,5 @@
 """The event log reports every job's changes. At each block, a follower's state equals the index."""
 
-import random
 from unittest.mock import AsyncMock
 
 import attrs
@@ -12,13 +11,11 @@ from common.api.events import EventKind
 from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.indexer import expiry_sql
 from coordinatord.chain.indexer.events_sql import drop_old_events
-from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.storage.database.connections import Connection
 from tests.integration.coordinatord.indexer.scene import forget
 from tests.integration.coordinatord.indexer.test_expiry import LAST, POSTED, Market, burst
-from tests.integration.coordinatord.indexer.test_journal import follower
-from tests.support.fakes.chain import DECODER, FakeChain
-from tests.support.fakes.history import GENESIS, History
+from tests.integration.coordinatord.indexer.test_journal import Growing
+from tests.support.fakes.history import GENESIS
 
 pytestmark = pytest.mark.anyio
 
@@ -89,31 +86,19 @@ async def told(connection: Connection, since: int) -> list[Told]:
 )
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_folded_events_equal_job_states_after_forks(
-    connection: Connection,
-    seed: int,
-    journal_blocks: int,
-    forks: list[tuple[int, int, bool]],
+    connection: Connection, seed: int, journal_blocks: int, forks: list[tuple[int, int, bool]]
 ) -> None:
     """Forks within the journal are reported as events taken back. Deeper forks, and bulk, are reported as a reset."""
     await forget(connection)
-    chain, histories = FakeChain(), [History(random.Random(seed))]  # noqa: S311 - histories, not keys
-    reader = await Reader.from_here(connection)
-    indexer = follower(NodeSource(chain.rpc(), DECODER), journal_blocks)
+    growing, reader = Growing(connection, journal_blocks, seed), await Reader.from_here(connection)
     for depth, growth, seen in [(0, 20, True), *forks]:
-        height = max(0, chain.height - depth)
-        chain.fork(height)
-        del histories[height + 1 :]
-        for _ in range(growth):
-            history = histories[-1].branch()
-            chain.mine(*history.block())
-            histories.append(history)
+        growing.fork(depth)
+        growing.mine(growth)
         if seen:
-            await indexer.catch_up(connection)
+            await growing.catch_up()
             await reader.read()
             assert reader.states() == await states_of(connection)
-    while chain.height <= 20 + sum(growth for _, growth, _ in forks):
-        chain.mine()
-    await indexer.catch_up(connection)
+    await growing.outgrow(forks)
     await reader.read()
     assert reader.states() == await states_of(connection)
     if journal_blocks == 40 and sum(depth + growth for depth, growth, _ in forks) < 20:
