@@ -368,20 +368,6 @@ async def test_only_bytes_that_the_market_left_behind_are_made_dearer(tables: Ta
     assert tables.transactions == 1
 
 
-async def test_unsendable_bytes_become_a_self_transfer(tables: Tables) -> None:
-    of = account(5, tx(5))
-    next(iter(of.pending_txs)).is_unsendable = True
-    assert await raised(tables, of)
-    assert [version.is_self_transfer for _, version in tables.versions] == [True]
-
-
-async def test_ceiling_keeps_refused_bytes_as_they_are(tables: Tables) -> None:
-    of = account(5, tx(5))
-    of.fee_ceiling = FeeCeiling(100)
-    next(iter(of.pending_txs)).is_underpriced = True
-    assert not await raised(tables, of)
-
-
 @pytest.mark.parametrize(
     ("floor", "turn_started_at", "is_raised"),
     [(5, NOW - 60, True), (5, NOW - 59, False), (5, None, False), (4, NOW - 60, False)],
