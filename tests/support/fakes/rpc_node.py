@@ -1,6 +1,6 @@
 """JSON-RPC of a scripted node. Subclasses give the answers.
 
-`tests/integration/coordinatord/chain/test_rpc_nodes.py` compares its envelopes with those of a real node.
+`tests/integration/coordinatord/chain/test_transport.py` compares its envelopes with those of a real node.
 """
 
 import json
