@@ -1,11 +1,12 @@
 """Run coordinator, provider and all kinds of clients while the primary fails and its standby is promoted.
 
 After a synchronous failover every promise holds. After an asynchronous one nothing happens twice, nonces and funds are
-right, no response was false, and losses are reported.
-"""
+right, no response was false, and losses are reported. The chapter on failover works as written."""
 
 import json
+import os
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -13,13 +14,22 @@ import anyio
 import asyncpg
 import pytest
 
-from common.address_book import AddressBook
 from coordinatord.storage.database.epoch import TIMELINE_SQL
+from devnet import parent_watch
+from devnet.postgres import find_binaries
 from devnet.world import World
-from tests.integration.coordinatord.failover.servers import Pair, cut_replication, frozen, kill, until_replayed
-from tests.integration.coordinatord.faults.invariants import all_violations
-from tests.integration.coordinatord.faults.trading import PartyAt
+from tests.integration.coordinatord.failover.servers import (
+    Pair,
+    cut_replication,
+    frozen,
+    kill,
+    started_again,
+    until_replayed,
+    until_streaming,
+)
+from tests.integration.coordinatord.faults.place import Place
 from tests.integration.coordinatord.faults.witnesses import at_work, posted_again
+from tests.support.fakes.page_shell import PageShell, chapter
 
 pytestmark = pytest.mark.anyio
 
@@ -50,12 +60,11 @@ async def _written_again(pair: Pair) -> float:
 
 @pytest.mark.parametrize("times", [1, pytest.param(10, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
 async def test_synchronous_failover_keeps_every_promise(
-    world: World, book: AddressBook, party_at: PartyAt, tmp_path: Path, synchronous: Pair, *, times: int
+    world: World, tmp_path: Path, synchronous: Pair, times: int
 ) -> None:
     pair, back = synchronous, []
-    async with at_work(
-        world, book, party_at, tmp_path, _primary_of(pair), coordinators_database_url=pair.url, times=times
-    ) as witnesses:
+    place = Place(world, _primary_of(pair))
+    async with at_work(place, tmp_path, coordinators_database_url=pair.url, times=times) as witnesses:
         market = witnesses.market
         for _ in range(times):
             await witnesses.create_batch(LINES)
@@ -73,14 +82,11 @@ async def test_synchronous_failover_keeps_every_promise(
 
 
 @pytest.mark.long
-async def test_broadcast_waits_for_confirmation_of_the_standby(
-    world: World, book: AddressBook, party_at: PartyAt, tmp_path: Path, synchronous: Pair
-) -> None:
+async def test_broadcast_waits_for_confirmation_of_the_standby(world: World, tmp_path: Path, synchronous: Pair) -> None:
     """The primary fails while its standby hangs and lacks commits."""
     pair = synchronous
-    async with at_work(
-        world, book, party_at, tmp_path, _primary_of(pair), coordinators_database_url=pair.url
-    ) as witnesses:
+    place = Place(world, _primary_of(pair))
+    async with at_work(place, tmp_path, coordinators_database_url=pair.url) as witnesses:
         await witnesses.create_batch(LINES)
         with frozen(pair.standby):
             await anyio.sleep(LOST_S)
@@ -93,13 +99,12 @@ async def test_broadcast_waits_for_confirmation_of_the_standby(
 
 @pytest.mark.long
 async def test_asynchronous_failover_repairs_and_reports_what_was_lost(
-    world: World, book: AddressBook, party_at: PartyAt, tmp_path: Path, asynchronous: Pair
+    world: World, tmp_path: Path, asynchronous: Pair
 ) -> None:
     """The standby lacks mined transactions, lines of a batch, a whole batch and sessions."""
     pair = asynchronous
-    async with at_work(
-        world, book, party_at, tmp_path, _primary_of(pair), coordinators_database_url=pair.url
-    ) as witnesses:
+    place = Place(world, _primary_of(pair))
+    async with at_work(place, tmp_path, coordinators_database_url=pair.url) as witnesses:
         market = witnesses.market
         await witnesses.create_batch(LINES)
         await until_replayed(pair)
@@ -116,9 +121,62 @@ async def test_asynchronous_failover_repairs_and_reports_what_was_lost(
         assert await witnesses.status_code("/v1/batches", witnesses.sessions[sessions + 1]) == 401
         del witnesses.batches[lost_batch]
         log = [json.loads(line) for line in market.coordinators_log.read_text().splitlines()]
-    violations = await all_violations(_primary_of(pair), world.anvil.rpc_url, book, promised=market.load.posted)
+    violations = await place.violations(market.load.posted)
     assert violations + await witnesses.write_ahead.found() + await witnesses.false_answers() == []
     assert witnesses.resets == 1
     events = [entry["event"] for entry in log]
     assert "forgotten transaction adopted" in events
     assert events.count("database promoted") == 1
+
+
+PAGE = Path(__file__).parents[4] / "docs" / "operators" / "maintenance.md"
+
+
+def _as_postgres(folder: Path, run_as: str) -> Path:
+    """Return a program that runs a command as the account of the test's servers."""
+    program = folder / "as-postgres"
+    watch = f"{sys.executable} -I -S {parent_watch.__file__} $PPID 9 {run_as}"
+    program.write_text(f'#!/bin/bash\nexec {watch} "$(command -v "$1")" "${{@:2}}"\n')
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.long
+async def test_failover_follows_the_page(asynchronous: Pair, tmp_path: Path) -> None:
+    pair = asynchronous
+    variables, fence, promote, rewind = chapter(PAGE, "Failover")
+    root = tmp_path / "root"
+    root.mkdir()
+    shell = PageShell(
+        root,
+        {
+            "PATH": f"{find_binaries()}:{os.environ['PATH']}",
+            "AS_POSTGRES": str(_as_postgres(tmp_path, pair.primary.child.program.run_as)),
+            "STANDBY_DATA": str(pair.standby.data_directory),
+            "STANDBY_URL": pair.standby.url("postgres"),
+            "FORMER_URL": pair.primary.url("postgres"),
+            "FORMER_DATA": str(pair.primary.data_directory),
+        },
+    )
+
+    async def follow(block: str) -> str:
+        return await anyio.to_thread.run_sync(shell.run, block)
+
+    await follow(variables)
+    with pytest.raises(AssertionError, match="the former primary still answers"):
+        await follow(fence)
+    await pair.primary.execute("create table only_here (n integer)")
+    await pair.primary.child.kill()
+    await follow(fence)
+    await follow(promote)
+    former, pair.primary = pair.primary, pair.standby
+    await pair.primary.execute("create table written (n integer)")
+    await follow(rewind)
+    async with started_again(former) as standby:
+        pair.standby = standby
+        await until_streaming(pair)
+        connection = await asyncpg.connect(standby.url("postgres"))
+        try:
+            assert await connection.fetchval("select pg_is_in_recovery() and to_regclass('written') is not null")
+        finally:
+            await connection.close()

@@ -13,14 +13,12 @@ import anyio
 import attrs
 import httpx
 
-from devnet.accounts import DevWallet
 from devnet.ports import pick_free
 from devnet.postgres import find_binaries
 from devnet.world import World
-from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.faults.load import Load, submissions
-from tests.integration.coordinatord.indexer.moves import address_book
-from tests.integration.coordinatord.scene.party import Body, Party
+from tests.integration.coordinatord.faults.place import Place
+from tests.integration.coordinatord.scene.party import Body
 from tests.integration.coordinatord.scene.stage import environment, until
 from tests.support.fakes import service_manager
 from tests.support.fakes.page_shell import PageShell, chapter
@@ -84,9 +82,7 @@ def lay_out(root: Path, world: World, settings: dict[str, str]) -> None:
 @asynccontextmanager
 async def deployed(
     folder: Path,
-    world: World,
-    database_url: str,
-    party_at: Callable[[DevWallet, httpx.AsyncClient], Party],
+    place: Place,
     *,
     variables: dict[str, str],
     processes: int,
@@ -94,10 +90,11 @@ async def deployed(
     changed: dict[str, object],
 ) -> AsyncIterator[Deployment]:
     """Run units that serve one port, with clients that post until the end. Then check every promise."""
+    world = place.world
     root, tools = folder / "root", folder / "tools"
     tools.mkdir()
     port, units = pick_free(), [f"coordinatord@{pick_free()}" for _ in range(processes)]
-    settings = environment(world, database_url, PORT=port, OPERATOR_KEY="0a" * 32, ESCROW_MODE="static")
+    settings = environment(world, place.database_url, PORT=port, OPERATOR_KEY="0a" * 32, ESCROW_MODE="static")
     lay_out(root, world, settings | {name: str(value) for name, value in changed.items()})
     service_manager.install(tools, root)
     url = f"http://127.0.0.1:{port}"
@@ -118,8 +115,7 @@ async def deployed(
         async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as http:
             await until(lambda: http.get("/readyz"), 200)
             load = Load([url])
-            client = party_at(world.wallets.with_role("client")[0], http)
-            bodies = await submissions(client, _SPARE + posts)
+            bodies = await submissions(place.party(http), _SPARE + posts)
             deployment = Deployment(root, shell, http, load, bodies[:_SPARE])
             (before,) = chapter(PAGE, "Before")
             await deployment.follow(before)
@@ -129,8 +125,7 @@ async def deployed(
                 with anyio.fail_after(60):
                     await load.until_posted(len(bodies) - len(deployment.spare))
         assert load.unspecified() == []
-        violations = await all_violations(database_url, world.anvil.rpc_url, address_book(world), promised=load.posted)
-        assert violations == []
+        assert await place.violations(load.posted) == []
     finally:
         await anyio.to_thread.run_sync(service_manager.stop_all)
 

@@ -2,18 +2,14 @@
 backup that was taken under a working coordinator, and a database is lost without any."""
 
 import shutil
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import httpx
 import pytest
 
-from devnet.accounts import DevWallet
 from devnet.postgres import Postgres
-from devnet.world import World
 from tests.integration.coordinatord.faults.deployment import Deployed, Deployment
-from tests.integration.coordinatord.scene.party import Party
+from tests.integration.coordinatord.faults.place import Place
 from tests.integration.coordinatord.scene.stage import until
 from tests.support.fakes.page_shell import chapter
 
@@ -32,21 +28,14 @@ async def every_job_is_told_of(on: Deployment) -> None:
 
 
 @pytest.mark.long
-async def test_lost_machine_and_database_are_restored(
-    *,
-    deployed: Deployed,
-    world: World,
-    postgres: Postgres,
-    database_url: str,
-    party_at: Callable[[DevWallet, httpx.AsyncClient], Party],
-) -> None:
+async def test_lost_machine_and_database_are_restored(deployed: Deployed, place: Place, postgres: Postgres) -> None:
     (backup,) = chapter(PAGE, "Backup")
     stop, database, start = chapter(PAGE, "Restore")
     (without,) = chapter(PAGE, "Without a backup")
-    name = database_url.rpartition("/")[2]
+    name = place.database_url.rpartition("/")[2]
     variables = {"ADMIN_URL": postgres.url("postgres"), "OWNER_ROLE": "devnet"}
     async with deployed(variables, processes=1, posts=0) as on:
-        client = party_at(world.wallets.with_role("client")[1], on.http)
+        client = place.party(on.http, place.world.wallets.with_role("client")[1])
         await client.sign_in()
         uploaded = (await client.upload("input", client.container(b"kept"))).json()["id"]
         await on.buy()

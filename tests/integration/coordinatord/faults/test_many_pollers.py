@@ -9,25 +9,19 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from subprocess import PIPE
 
 import anyio
 import asyncpg
-import httpx
 import pytest
 
-from common.address_book import AddressBook
 from coordinatord.api.sessions.sessions import hash_token
-from devnet.accounts import DevWallet
-from devnet.ports import LOOPBACK, pick_free
-from devnet.world import World
+from devnet.ports import LOOPBACK
 from tests.integration.coordinatord.faults.load import submissions
-from tests.integration.coordinatord.scene.party import Party
-from tests.integration.coordinatord.scene.running import running
-from tests.integration.coordinatord.scene.stage import environment
+from tests.integration.coordinatord.faults.place import Place
 from tests.support.faults.polling_crowd import token
 
 pytestmark = pytest.mark.anyio
@@ -77,26 +71,16 @@ async def _until_all_leased(connection: "asyncpg.Connection[asyncpg.Record]") ->
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("_enough_descriptors")
-async def test_thousands_of_pollers_do_not_block_others(
-    world: World,
-    database_url: str,
-    book: AddressBook,
-    party_at: Callable[[DevWallet, httpx.AsyncClient], Party],
-) -> None:
-    port = pick_free()
-    settings = environment(world, database_url, MATCH_LEASE_MS=600_000, connections=POLLERS + _BESIDES)
-    crowd = [sys.executable, "-m", "tests.support.faults.polling_crowd", LOOPBACK, str(port)]
-    crowd += [str(POLLERS), "/evm/jobs?state=Open&model=1&free=1", str(PAUSE)]
+async def test_thousands_of_pollers_do_not_block_others(place: Place) -> None:
     reads: list[int] = []
-    async with (
-        AsyncExitStack() as stack,
-        running(settings, port, pick_free()) as coordinator,
-        httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=60) as http,
-    ):
-        connection = await asyncpg.connect(database_url)
+    settings = {"MATCH_LEASE_MS": 600_000, "connections": POLLERS + _BESIDES}
+    async with AsyncExitStack() as stack, place.serving(timeout_s=60, **settings) as (coordinator, http):
+        crowd = [sys.executable, "-m", "tests.support.faults.polling_crowd", LOOPBACK, str(coordinator.port)]
+        crowd += [str(POLLERS), "/evm/jobs?state=Open&model=1&free=1", str(PAUSE)]
+        connection = await asyncpg.connect(place.database_url)
         stack.push_async_callback(connection.close)
         await _sign_in(connection)
-        bodies = await submissions(party_at(world.wallets.with_role("client")[0], http), JOBS)
+        bodies = await submissions(place.party(http), JOBS)
         alone = coordinator.resident_bytes()
 
         async def read() -> None:

@@ -1,5 +1,7 @@
-"""Outages of the database, of its login and of the name server, while jobs are posted, claimed and settled."""
+"""Outages while jobs are posted, claimed and settled: of the database, of its login, of the name server, of svcd's disk
+and of file descriptors."""
 
+import json
 import re
 import secrets
 from collections.abc import AsyncIterator, Callable
@@ -11,14 +13,17 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import anyio
+import attrs
 import pytest
 
-from common.address_book import AddressBook
 from devnet.ports import LOOPBACK, pick_free
 from devnet.postgres import DATABASE, SUPERUSER, Postgres, running_postgres
 from devnet.world import World
 from tests.integration.coordinatord.failover.servers import frozen
-from tests.integration.coordinatord.faults.trading import PartyAt, TradingMarket, trading
+from tests.integration.coordinatord.faults.place import Place
+from tests.integration.coordinatord.faults.trading import RECOVERY_S, TradingMarket, trading, until
+from tests.support.faults.descriptors import idle_connections
+from tests.support.faults.full_disk import full_disk
 from tests.support.faults.name_server import NameServer
 from tests.support.faults.tcp_proxy import TcpProxy, tcp_proxy
 
@@ -41,15 +46,15 @@ async def account(postgres: Postgres) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-def start(world: World, book: AddressBook, party_at: PartyAt, tmp_path: Path) -> StartTrading:
-    """Start both daemons on a database."""
-    return partial(trading, world, book, party_at, tmp_path)
+def start(place: Place, tmp_path: Path) -> StartTrading:
+    """Start both daemons on the database."""
+    return partial(trading, place, tmp_path)
 
 
 @pytest.fixture
 async def trade(start: StartTrading, database_url: str, account: str) -> AsyncIterator[TradingMarket]:
     """Both daemons. The coordinator connects to the database as `account`."""
-    async with start(database_url, coordinators_database_url=_as_account(database_url, account)) as market:
+    async with start(coordinators_database_url=_as_account(database_url, account)) as market:
         yield market
 
 
@@ -133,7 +138,7 @@ async def test_sessions_that_are_ended_for_a_minute_are_survived(
 ) -> None:
     """Jobs are posted all the time."""
     url = _as_account(database_url, account)
-    async with start(database_url, coordinators_database_url=url, orders=_ORDERS_OF_A_MINUTE) as market:
+    async with start(coordinators_database_url=url, orders=_ORDERS_OF_A_MINUTE) as market:
         await market.survive(sessions_ended_each_second(postgres, account), code=None, seconds=60)
 
 
@@ -149,14 +154,15 @@ async def without_socket(postgres: Postgres, socket: anyio.Path) -> AsyncIterato
 
 
 @pytest.mark.long
-async def test_removed_database_socket_is_survived(start: StartTrading, tmp_path: Path) -> None:
+async def test_removed_database_socket_is_survived(place: Place, tmp_path: Path) -> None:
     port = pick_free()
     with TemporaryDirectory() as cluster, TemporaryDirectory() as sockets:
         folder = anyio.Path(sockets)
         await folder.chmod(0o777)  # the server may run as another account
         async with running_postgres(port, Path(cluster), tmp_path, f"unix_socket_directories={sockets}") as postgres:
             by_socket = f"postgresql://{SUPERUSER}:{postgres.password}@/{DATABASE}?host={sockets}&port={port}"
-            async with start(postgres.url(), coordinators_database_url=by_socket) as market:
+            own = attrs.evolve(place, database_url=postgres.url())
+            async with trading(own, tmp_path, coordinators_database_url=by_socket) as market:
                 moved = without_socket(postgres, folder / f".s.PGSQL.{port}")
                 await market.survive(moved, code="database_unavailable")
 
@@ -181,7 +187,6 @@ async def test_name_server_that_is_down_is_survived(
     nodes_port = urlsplit(world.anvil.rpc_url).port
     async with tcp_proxy(LOOPBACK, nodes_port or 0) as node, tcp_proxy(LOOPBACK, port) as coordinator:
         daemons = start(
-            database_url,
             coordinators_database_url=own_url,
             coordinator_settings={"RPC_URL": f"http://node.test:{node.port}"},
             port=port,
@@ -191,3 +196,75 @@ async def test_name_server_that_is_down_is_survived(
         async with daemons as market:
             outage, seconds = unresolved(names, postgres, account, node, coordinator), _ADDRESS_CACHE_S + 2
             await market.survive(outage, code="database_unavailable", reason="chain_unreachable", seconds=seconds)
+
+
+_DESCRIPTORS: Final = 1024
+_CONNECTIONS: Final = 1200
+
+
+@pytest.fixture
+async def limited_trade(place: Place, tmp_path: Path) -> AsyncIterator[TradingMarket]:
+    """Both daemons, with few file descriptors each."""
+    async with trading(place, tmp_path, descriptors=_DESCRIPTORS) as market:
+        yield market
+
+
+@asynccontextmanager
+async def flooded(port: int) -> AsyncIterator[None]:
+    with idle_connections(port, _CONNECTIONS):
+        yield
+
+
+@pytest.mark.long
+async def test_idle_connections_to_coordinator_give_way(limited_trade: TradingMarket) -> None:
+    """It serves so few connections that it always has free descriptors."""
+
+    @asynccontextmanager
+    async def flooded_and_ready() -> AsyncIterator[None]:
+        async with flooded(limited_trade.coordinator.port):
+            await anyio.sleep(1)
+            posted = len(limited_trade.load.posted)
+            with anyio.fail_after(RECOVERY_S):
+                await until(limited_trade.is_ready)
+                await limited_trade.load.until_posted(posted + 1)
+            yield
+
+    await limited_trade.survive(flooded_and_ready(), code=None)
+    lines = [
+        json.loads(line) for line in limited_trade.coordinators_log.read_text().splitlines() if line.startswith("{")
+    ]
+    (serving,) = [line for line in lines if line["event"] == "serving"]
+    assert serving["connections"] < _DESCRIPTORS
+
+
+@pytest.mark.long
+async def test_idle_connections_to_coordinators_metrics_are_survived(limited_trade: TradingMarket) -> None:
+    await limited_trade.survive(flooded(limited_trade.coordinator.metrics_port), code=None)
+
+
+@pytest.mark.long
+async def test_idle_connections_to_providers_metrics_are_survived(limited_trade: TradingMarket) -> None:
+    await limited_trade.survive(flooded(limited_trade.providers_port), code=None)
+    assert '"task failed"' not in limited_trade.providers_log.read_text()
+
+
+@pytest.mark.long
+async def test_full_disk_is_survived_and_reported(place: Place, tmp_path: Path) -> None:
+    """The log cannot be written either."""
+    async with trading(place, tmp_path) as market:
+
+        @asynccontextmanager
+        async def full() -> AsyncIterator[None]:
+            with full_disk(market.provider.pid):
+                with anyio.fail_after(10):
+                    await until(lambda: names_the_journal(market))
+                yield
+
+        await market.survive(full(), code=None)
+        with anyio.fail_after(RECOVERY_S):
+            await until(market.provider_is_healthy)
+
+
+async def names_the_journal(market: TradingMarket) -> bool:
+    answer = await market.http.get(market.providers_health_url)
+    return answer.status_code == 503 and "journal" in answer.headers["x-svcd-reason"]

@@ -1,43 +1,34 @@
 """A real pin store that dies, loses objects, fills its disk, or lies about its contents."""
 
-import os
-import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import attrs
 import httpx
 import pytest
 
-from common.address_book import AddressBook
 from coordinatord.base.errors import Retryable
 from devnet.child import run_program as running_child
 from devnet.pins import PinStoreService
 from devnet.ports import pick_free
-from devnet.world import World
-from tests.integration.coordinatord.faults.invariants import all_violations
+from tests.integration.coordinatord.faults.place import Place
 from tests.integration.coordinatord.relayer.ops import CID
 from tests.integration.coordinatord.scene.faults import Rule
-from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.integration.coordinatord.scene.stage import Stage, configured, staged
 from tests.support.cid_store import running_cid_store
+from tests.support.faults.full_disk import fill, mounted_disk
 
 pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def own_stage(world: World, database_url: str, data: Path, logs: Path) -> AsyncIterator[Stage]:
+async def own_stage(place: Place, data: Path, logs: Path) -> AsyncIterator[Stage]:
     """A coordinator with a separate pin store."""
     async with running_cid_store(pick_free(), data, logs) as pins:
-        own = attrs.evolve(world, pins=pins)
-        async with staged(own, configured(own, database_url), []) as stage:
+        own = attrs.evolve(place.world, pins=pins)
+        async with staged(own, configured(own, place.database_url), []) as stage:
             yield stage
-
-
-def client_of(stage: Stage, book: AddressBook) -> Party:
-    wallet = stage.world.wallets.with_role("client")[0]
-    return Party(wallet_of(wallet), stage.ground.domains, book.job_registry, stage.http, wallet.box_key)
 
 
 async def told(stage: Stage, body: dict[str, object]) -> tuple[int, str, str, str]:
@@ -61,11 +52,9 @@ async def started_again(pins: PinStoreService) -> AsyncIterator[None]:
         yield
 
 
-async def test_store_restart_costs_only_a_retry(
-    world: World, database_url: str, book: AddressBook, tmp_path: Path
-) -> None:
-    async with own_stage(world, database_url, tmp_path, tmp_path) as stage:
-        client = client_of(stage, book)
+async def test_store_restart_costs_only_a_retry(place: Place, tmp_path: Path) -> None:
+    async with own_stage(place, tmp_path, tmp_path) as stage:
+        client = place.party(stage.http)
         first = await client.post()
         body = await client.paid(client.container(b"second"))
         await stage.world.pins.children[0].kill()
@@ -75,7 +64,7 @@ async def test_store_restart_costs_only_a_retry(
             assert (await stage.http.post("/v1/jobs", json=body)).status_code == 201
             for job in (first["job_id"], body["job_id"]):
                 assert await stage.stored(f"containers/{job[2:]}")  # I7: earlier content is still stored
-        assert await all_violations(database_url, world.anvil.rpc_url, book) == []
+        assert await place.violations() == []
 
 
 def times_out(request: httpx.Request) -> httpx.Response:
@@ -89,22 +78,18 @@ def another_cid(request: httpx.Request) -> httpx.Response:
 @pytest.mark.parametrize(
     ("rule", "code"), [(times_out, "store_unavailable"), (another_cid, "store_rejected")], ids=["time-out", "wrong CID"]
 )
-async def test_upload_that_is_not_confirmed_posts_nothing(
-    world: World, database_url: str, book: AddressBook, rule: Rule, code: str
-) -> None:
-    async with staged(world, configured(world, database_url), []) as stage:
-        body = await client_of(stage, book).paid()
+async def test_upload_that_is_not_confirmed_posts_nothing(place: Place, rule: Rule, code: str) -> None:
+    async with staged(place.world, configured(place.world, place.database_url), []) as stage:
+        body = await place.party(stage.http).paid()
         with stage.store.answering(rule):
             assert (await told(stage, body))[:3] == (503, "pinner_unavailable", code)
         assert await stage.fetchval("select count(*) from relays") == 0
         assert (await stage.http.post("/v1/jobs", json=body)).status_code == 201
 
 
-async def test_lost_object_is_told_apart_from_a_store_that_is_gone(
-    world: World, database_url: str, book: AddressBook
-) -> None:
-    async with staged(world, configured(world, database_url), []) as stage:
-        job = (await client_of(stage, book).post())["job_id"]
+async def test_lost_object_is_told_apart_from_a_store_that_is_gone(place: Place) -> None:
+    async with staged(place.world, configured(place.world, place.database_url), []) as stage:
+        job = (await place.party(stage.http).post())["job_id"]
         pins, key = stage.ground.pins, f"containers/{job}"
         await pins.delete(key)
         with pytest.raises(Retryable) as lost:
@@ -117,30 +102,16 @@ async def test_lost_object_is_told_apart_from_a_store_that_is_gone(
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a file system of 2 MiB if this machine allows it."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ("mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk))
-    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode != 0:
-        pytest.skip("a file system of its own takes the right to mount one")
-    yield disk
-    subprocess.run(("umount", str(disk)), check=True)
+    (tmp_path / "disk").mkdir()
+    with mounted_disk(tmp_path / "disk", mib=2) as disk:
+        yield disk
 
 
-def fill(ballast: Path) -> None:
-    """Fill all free space."""
-    with suppress(OSError), ballast.open("wb", buffering=0) as filling:
-        while True:
-            filling.write(bytes(4096))
-
-
-async def test_store_with_a_full_disk_is_503_until_there_is_room(
-    world: World, database_url: str, book: AddressBook, tiny_disk: Path, tmp_path: Path
-) -> None:
+async def test_store_with_a_full_disk_is_503_until_there_is_room(place: Place, tiny_disk: Path, tmp_path: Path) -> None:
     data = tiny_disk / "pins"
     data.mkdir()
-    async with own_stage(world, database_url, data, tmp_path) as stage:
-        client = client_of(stage, book)
+    async with own_stage(place, data, tmp_path) as stage:
+        client = place.party(stage.http)
         body = await client.paid(client.container(b"x" * 200_000))
         ballast = tiny_disk / "ballast"
         fill(ballast)
@@ -148,4 +119,4 @@ async def test_store_with_a_full_disk_is_503_until_there_is_room(
         assert await stage.fetchval("select count(*) from relays") == 0
         ballast.unlink()
         assert (await stage.http.post("/v1/jobs", json=body)).status_code == 201
-        assert await all_violations(database_url, world.anvil.rpc_url, book) == []
+        assert await place.violations() == []

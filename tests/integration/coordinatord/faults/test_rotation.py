@@ -4,26 +4,23 @@ that none has to wait for another, one where the steps are the same for each."""
 import os
 import re
 import secrets
-from collections.abc import Callable
 from pathlib import Path
 
 import asyncpg
-import httpx
 import pytest
 from eth_utils import to_checksum_address
 
 from common.box import PublicKey
 from common.key_derivation import escrow_key
 from common.secp256k1 import Wallet
-from devnet.accounts import DevWallet
 from devnet.contracts import connect_to_chain, contract_at
 from devnet.pins import BUCKET
 from devnet.ports import pick_free
 from devnet.postgres import Postgres
 from devnet.world import World
 from tests.integration.coordinatord.faults.deployment import PAGE, Deployed, Deployment
+from tests.integration.coordinatord.faults.place import Place
 from tests.integration.coordinatord.scene.escrows import claimed, code, opened, released
-from tests.integration.coordinatord.scene.party import Party
 from tests.support.cid_store import running_cid_store
 from tests.support.fakes.page_shell import chapter, way_back
 
@@ -87,14 +84,12 @@ async def test_relayer_is_replaced_by_a_new_account(deployed: Deployed, world: W
 
 
 @pytest.mark.long
-async def test_escrow_key_rotation_opens_with_both_keys(
-    deployed: Deployed, world: World, party_at: Callable[[DevWallet, httpx.AsyncClient], Party]
-) -> None:
+async def test_escrow_key_rotation_opens_with_both_keys(deployed: Deployed, place: Place) -> None:
     add, announce, look, end = chapter(PAGE, "The escrow's key")
     old = escrow_key(bytes.fromhex(OPERATOR)).public
     async with deployed(processes=1) as on:
-        client = party_at(world.wallets.with_role("client")[1], on.http)
-        provider = party_at(world.wallets.with_role("provider")[0], on.http)
+        client = place.party(on.http, place.world.wallets.with_role("client")[1])
+        provider = place.party(on.http, "provider")
         await provider.sign_in("provider")
         former = client.container(b"sealed to the former", old)
         job = await claimed(client, provider, former)

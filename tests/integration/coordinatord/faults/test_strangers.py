@@ -9,12 +9,9 @@ import httpx
 import pytest
 from anyio.abc import SocketStream
 
-from devnet.accounts import DevWallet
-from devnet.ports import LOOPBACK, pick_free
-from devnet.world import World
+from devnet.ports import LOOPBACK
+from tests.integration.coordinatord.faults.place import Place
 from tests.integration.coordinatord.scene.party import Party
-from tests.integration.coordinatord.scene.running import running
-from tests.integration.coordinatord.scene.stage import environment
 from tests.integration.coordinatord.server.serving import ORIGIN, Raw
 
 pytestmark = pytest.mark.anyio
@@ -52,21 +49,13 @@ async def refused_beside_a_silent_one(
 
 
 @pytest.mark.long
-async def test_silent_uploads_and_connections_are_bounded(
-    world: World, database_url: str, party_at: Callable[[DevWallet, httpx.AsyncClient], Party]
-) -> None:
-    port = pick_free()
-    async with (
-        AsyncExitStack() as stack,
-        running(environment(world, database_url, **SETTINGS), port, pick_free()) as coordinator,
-        httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http,
-    ):
+async def test_silent_uploads_and_connections_are_bounded(place: Place) -> None:
+    async with AsyncExitStack() as stack, place.serving(**SETTINGS) as (coordinator, http):
 
         async def connected() -> SocketStream:
-            return await stack.enter_async_context(await anyio.connect_tcp(LOOPBACK, port))
+            return await stack.enter_async_context(await anyio.connect_tcp(LOOPBACK, coordinator.port))
 
-        parties = [party_at(wallet, http) for wallet in world.wallets.with_role("provider")[:1]]
-        parties += [party_at(wallet, http) for wallet in world.wallets.with_role("client")[:1]]
+        parties = [place.party(http, "provider"), place.party(http)]
         for party in parties:
             await party.sign_in()
         assert (await parties[1].upload("batch", b"{}")).status_code == 200

@@ -1,27 +1,25 @@
-"""An upgrade and a rollback, by real processes over one database: a release that is older than the database runs on it
-when each newer migration lets it, and names the release that it needs when one does not."""
+"""Upgrades and rollbacks by real processes over one database: with migrations that let an older release run, with one
+that does not, and one process after the other."""
 
 import re
 import subprocess
 import tomllib
-from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import asyncpg
-import httpx
 import pytest
 
-from common.address_book import AddressBook
 from coordinatord.storage.database import migration
 from coordinatord.storage.database.migration import migrate
-from devnet.accounts import DevWallet
 from devnet.ports import pick_free
 from devnet.world import World
 from tests.integration.coordinatord.database.test_migrations import with_future
-from tests.integration.coordinatord.faults.invariants import all_violations
-from tests.integration.coordinatord.scene.party import Party
+from tests.integration.coordinatord.faults.place import Place
+from tests.integration.coordinatord.faults.witnesses import at_work, posted_again
 from tests.integration.coordinatord.scene.running import running, start
 from tests.integration.coordinatord.scene.stage import environment
+from tests.support.faults.next_release import ADDED
 
 pytestmark = pytest.mark.anyio
 
@@ -29,15 +27,13 @@ ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs" / "operators" / "maintenance.md"
 MIGRATIONS = "coordinatord/storage/database/migrations/*.sql"  # those of a release never change
 NO_HISTORY = "the code of release {version} is not in this checkout (a shallow clone, or a copy without its history)"
-At = Callable[[DevWallet, httpx.AsyncClient], Party]
 
 
-async def sell(given: dict[str, str], world: World, party_at: At) -> tuple[str, list[str]]:
+async def sell(place: Place) -> tuple[str, list[str]]:
     """Start a coordinator, sell a job and stop cleanly. Return the job and the full list of jobs."""
-    async with running(given, pick_free(), pick_free()) as coordinator:
-        async with httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http:
-            job = (await party_at(world.wallets.with_role("client")[0], http).post())["job_id"]
-            listed = [one["job_id"] for one in (await http.get("/evm/jobs")).json()["jobs"]]
+    async with place.serving() as (coordinator, http):
+        job = (await place.party(http).post())["job_id"]
+        listed = [one["job_id"] for one in (await http.get("/evm/jobs")).json()["jobs"]]
         coordinator.terminate()
         assert await coordinator.exit_status() == 0
     return job, listed
@@ -54,16 +50,13 @@ async def upgrade(database_url: str, monkeypatch: pytest.MonkeyPatch, least: str
 
 
 @pytest.mark.long
-async def test_release_restarts_after_an_additive_upgrade(
-    *, world: World, database_url: str, book: AddressBook, party_at: At, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = environment(world, database_url)
-    before, _ = await sell(given, world, party_at)
-    await upgrade(database_url, monkeypatch, "0.1.0")
-    after, listed = await sell(given, world, party_at)
+async def test_release_restarts_after_an_additive_upgrade(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, _ = await sell(place)
+    await upgrade(place.database_url, monkeypatch, "0.1.0")
+    after, listed = await sell(place)
     assert {before, after} <= set(listed)
     promised = {bytes.fromhex(job[2:]) for job in (before, after)}
-    assert await all_violations(database_url, world.anvil.rpc_url, book, promised=promised) == []
+    assert await place.violations(promised) == []
 
 
 async def test_release_refuses_a_breaking_upgrade_and_names_it(
@@ -104,3 +97,36 @@ def test_page_lists_the_commit_of_every_release() -> None:
         assert tomllib.loads(told.stdout.decode())["project"]["version"] == version
         changed = ("git", "diff", "--diff-filter=MDR", "--name-only", digest, "--", MIGRATIONS)
         assert subprocess.run(changed, cwd=ROOT, capture_output=True, check=True).stdout == b""
+
+
+NEXT_RELEASE = ("tests.support.faults.next_release",)
+LINES = 12  # of each batch
+_ADDED = "select array_agg(name order by number) from migrations where number >= 900"
+_VALID = "select indisvalid from pg_index where indexrelid = 'relays_by_weight'::regclass"
+
+
+@pytest.mark.long
+async def test_rolling_upgrade_loses_and_refuses_nothing(place: Place, tmp_path: Path) -> None:
+    async with AsyncExitStack() as processes:
+        log = processes.enter_context((tmp_path / "others.log").open("wb")).fileno()
+        async with at_work(place, tmp_path) as witnesses:
+            market = witnesses.market
+            settings = dict(market.settings)
+            second = await processes.enter_async_context(running(settings, pick_free(), pick_free(), errors=log))
+            market.load.urls = [market.coordinator.base_url, second.base_url]
+            for old in (market.coordinator, second):
+                await witnesses.create_batch(LINES)
+                await posted_again(market)
+                old.terminate()
+                assert await old.exit_status() == 0
+                await posted_again(market)
+                newer = running(settings, old.port, old.metrics_port, program=NEXT_RELEASE, errors=log)
+                await processes.enter_async_context(newer)
+                await posted_again(market)
+        assert await witnesses.violations() + witnesses.refused == []
+    connection = await asyncpg.connect(place.database_url)
+    try:
+        assert await connection.fetchval(_ADDED) == [file.name for file in ADDED.values()]
+        assert await connection.fetchval(_VALID)
+    finally:
+        await connection.close()

@@ -1,6 +1,6 @@
 """A coordinator and a provider as real processes, under clients that keep posting until an outage is over.
 
-async with trading(world, book, party_at, folder, database_url) as market:
+async with trading(place, folder) as market:
     await market.survive(outage, code="database_unavailable")
 """
 
@@ -17,7 +17,6 @@ import anyio
 import attrs
 import httpx
 
-from common.address_book import AddressBook
 from common.box import PublicKey
 from common.container import seal
 from common.envelope import Envelope
@@ -26,8 +25,8 @@ from devnet.accounts import DevWallet
 from devnet.ports import pick_free
 from devnet.provider import key_variables, write_config
 from devnet.world import World
-from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.faults.load import Load
+from tests.integration.coordinatord.faults.place import Place
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.running import Coordinator, running
 from tests.integration.coordinatord.scene.stage import environment
@@ -41,15 +40,11 @@ _BODIES: Final = 80  # more than are posted during the longest outage
 _POST_PAUSE_S: Final = 0.25
 _COORDINATORS_LOG, _PROVIDERS_LOG = "coordinatord.log", "svcd.log"
 
-PartyAt = Callable[[DevWallet, httpx.AsyncClient], Party]
-
 
 @attrs.frozen
 class TradingMarket:
-    world: World
-    book: AddressBook
+    place: Place  # with the test's URL of the database, which works during the outage
     folder: Path
-    database_url: str  # the test's URL, which works during the outage
     settings: Mapping[str, str]  # of the coordinator
     coordinator: Coordinator
     provider: "subprocess.Popen[bytes]"
@@ -122,8 +117,7 @@ class TradingMarket:
             await until(self.provider_is_healthy)
         self._assert_processes_run()
         assert self.load.unspecified() == []
-        rpc_url, promised = self.world.anvil.rpc_url, self.load.posted
-        assert await all_violations(self.database_url, rpc_url, self.book, promised=promised) == []
+        assert await self.place.violations(self.load.posted) == []
 
     async def _post_until(self, over: anyio.Event, bodies: list[Body]) -> None:
         for body in bodies:
@@ -174,11 +168,8 @@ class TradingMarket:
 
 @asynccontextmanager
 async def trading(
-    world: World,
-    book: AddressBook,
-    party_at: PartyAt,
+    place: Place,
     folder: Path,
-    database_url: str,
     *,
     coordinators_database_url: str | None = None,
     coordinator_settings: Mapping[str, object] | None = None,
@@ -190,13 +181,13 @@ async def trading(
 ) -> AsyncIterator[TradingMarket]:
     """Start both daemons.
 
-    `database_url` is the test's own way to the database, `coordinators_database_url` the coordinator's if that differs.
+    `coordinators_database_url`: the coordinator's way to the database if it differs from the test's.
     `providers_url`: the coordinator's address as svcd has it. `process_environment`: variables of both daemons.
     `descriptors`: how many each daemon may have. `orders`: how many jobs clients can post.
     """
-    account = world.wallets.demo_provider
+    world, account = place.world, place.world.wallets.demo_provider
     extra = dict(process_environment or {})
-    url = coordinators_database_url or database_url
+    url = coordinators_database_url or place.database_url
     settings = environment(world, url, MATCH_LEASE_MS=1000 * LEASE_S, **(coordinator_settings or {})) | extra
     port, provider_port = port or pick_free(), pick_free()
     with (folder / _COORDINATORS_LOG).open("wb") as log, (folder / _PROVIDERS_LOG).open("wb") as provider_log:
@@ -215,10 +206,10 @@ async def trading(
             keys = {"PATH": os.environ["PATH"], **key_variables(account), **extra}
             provider = subprocess.Popen(command, env=keys, stderr=provider_log)  # noqa: ASYNC220 - returns at once
             try:
-                client, load = party_at(world.wallets.with_role("client")[0], http), Load([coordinator.base_url])
+                client, load = place.party(http), Load([coordinator.base_url])
                 bodies = [await _designated(client, account, world) for _ in range(orders)]
                 market = TradingMarket(
-                    *(world, book, folder, database_url, settings),
+                    *(place, folder, settings),
                     *(coordinator, provider, provider_port, http, load, bodies),
                 )
                 with anyio.fail_after(60):

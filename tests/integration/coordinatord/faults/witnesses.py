@@ -1,6 +1,6 @@
 """Clients of every kind that work through a fault, and check every promise against what they saw.
 
-    async with at_work(world, book, party_at, folder, database_url) as witnesses:
+    async with at_work(place, folder) as witnesses:
         ...  # the fault
     assert await witnesses.violations() == []
 
@@ -17,17 +17,15 @@ import asyncpg
 import attrs
 import httpx
 
-from common.address_book import AddressBook
 from common.box import PublicKey
 from common.container import seal
-from common.domains import Domains
 from common.envelope import Envelope
 from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.rpc.client import open_rpc
 from devnet.accounts import DevWallet
-from devnet.world import World
-from tests.integration.coordinatord.faults.trading import LEASE_S, MODEL, PartyAt, TradingMarket, trading, until
-from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
+from tests.integration.coordinatord.faults.place import Place
+from tests.integration.coordinatord.faults.trading import LEASE_S, MODEL, TradingMarket, trading, until
+from tests.integration.coordinatord.scene.party import Body, Party
 from tests.soak.audits import install_audits
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.streams import StreamWork, messages
@@ -78,7 +76,7 @@ class Witnesses:
 
     async def open_sessions(self) -> None:
         """Sign in repeatedly, so that the fault meets nonces and sessions."""
-        wallet = self.market.world.wallets.with_role("client")[2]
+        wallet = self.market.place.world.wallets.with_role("client")[2]
         client = self._party(wallet)
         while True:
             with suppress(_NotAnswered):
@@ -136,8 +134,8 @@ class Witnesses:
 
     async def create_batch(self, lines: int) -> str:
         """Create a batch of lines for svcd, and a broken one."""
-        account = self.market.world.wallets.demo_provider
-        provider_id = self.market.world.market.provider_ids[account.address]
+        account = self.market.place.world.wallets.demo_provider
+        provider_id = self.market.place.world.market.provider_ids[account.address]
         own_key = PublicKey(account.box_key)
         good = []
         for _ in range(lines):
@@ -153,8 +151,8 @@ class Witnesses:
 
     async def open_orders(self, count: int, **terms: int) -> list[Body]:
         """Return paid submissions that any provider may claim."""
-        client = self._party(self.market.world.wallets.with_role("client")[3])
-        key = PublicKey(self.market.world.wallets.escrow_key)
+        client = self._party(self.market.place.world.wallets.with_role("client")[3])
+        key = PublicKey(self.market.place.world.wallets.escrow_key)
         return [await client.paid(self._sealed(key, client), **terms) for _ in range(count)]
 
     async def status_code(self, path: str, token: str) -> int:
@@ -169,7 +167,7 @@ class Witnesses:
     async def end(self) -> None:
         """Wait until every batch and every relay has ended, every job was answered as final, and two pollers have
         leased the same job in turn."""
-        connection = await asyncpg.connect(self.market.database_url)
+        connection = await asyncpg.connect(self.market.place.database_url)
 
         async def is_at_rest() -> bool:
             return not await connection.fetchval(_UNENDED)
@@ -204,13 +202,15 @@ class Witnesses:
         """Check I1 to I14 after everything has ended."""
         market, promised = self.market, set(self.market.load.posted)
         config = config_of(market.settings)
-        remains = Remains(market.world.anvil, market.database_url, market.world.pins, market.book, config)
-        log = await read_market_log(market.world.anvil.rpc_url, market.book)
+        remains = Remains(
+            market.place.world.anvil, market.place.database_url, market.place.world.pins, market.place.book, config
+        )
+        log = await read_market_log(market.place.world.anvil.rpc_url, market.place.book)
         return [
             *await violations(remains, promised),
             *liveness_violations(log, grace=_RECLAIM_GRACE_S),
             *await self.write_ahead.found(),
-            *await self.streams.missed_events(market.database_url),
+            *await self.streams.missed_events(market.place.database_url),
             *self.streams.timeline.complaints,
             *self.withdrawn,
             *await self.false_answers(),
@@ -218,7 +218,7 @@ class Witnesses:
 
     async def false_answers(self) -> list[str]:
         """Return final responses that the chain does not confirm."""
-        log = await read_market_log(self.market.world.anvil.rpc_url, self.market.book)
+        log = await read_market_log(self.market.place.world.anvil.rpc_url, self.market.place.book)
         settled = {"0x" + event.values["jobId"].hex() for event in log.named("JobSettled")}
         return [
             f"I14: job {job} was answered {status}, and was not settled"
@@ -255,13 +255,12 @@ class Witnesses:
         return found
 
     def _party(self, wallet: DevWallet) -> Party:
-        book = self.market.book
-        return Party(wallet_of(wallet), Domains.of(book), book.job_registry, self.market.http, wallet.box_key)
+        return self.market.place.party(self.market.http, wallet)
 
     def _sealed(self, key: PublicKey, client: Party) -> bytes:
         answer_key = PublicKey(client.box_key)
         envelope = Envelope(client.wallet.address, MODEL, {"input": "word"}, answer_key).encode()
-        return seal(key, self.market.book.chain_id, client.registry, client.wallet.address, envelope)
+        return seal(key, self.market.place.book.chain_id, client.registry, client.wallet.address, envelope)
 
 
 class _NotAnswered(Exception):
@@ -270,32 +269,30 @@ class _NotAnswered(Exception):
 
 @asynccontextmanager
 async def at_work(
-    world: World,
-    book: AddressBook,
-    party_at: PartyAt,
+    place: Place,
     folder: Path,
-    database_url: str,
     *,
     coordinators_database_url: str | None = None,
     times: int = 1,
 ) -> AsyncIterator[Witnesses]:
     """Run a coordinator, svcd, buyers and witnesses until the block ends. Then wait until all orders have ended.
 
-    The test itself uses `database_url`. Orders must outlast `times` faults.
+    Orders must outlast `times` faults.
     """
-    await install_audits(database_url)
-    write_ahead = WriteAhead(database_url)
+    await install_audits(place.database_url)
+    write_ahead = WriteAhead(place.database_url)
     over = anyio.Event()
     async with (
         aclosing(write_ahead),
-        rpc_proxy(world.anvil.rpc_url, write_ahead) as proxy,
+        rpc_proxy(place.world.anvil.rpc_url, write_ahead) as proxy,
         trading(
-            *(world, book, party_at, folder, database_url),
+            place,
+            folder,
             coordinators_database_url=coordinators_database_url,
             coordinator_settings={
                 "RPC_URL": proxy.url,
                 "ESCROW_MODE": "static",
-                "OPERATOR_KEY": world.wallets.operator.private_key,
+                "OPERATOR_KEY": place.world.wallets.operator.private_key,
             },
             orders=_ORDERS * times,
         ) as market,
@@ -343,10 +340,9 @@ async def posted_again(market: TradingMarket) -> None:
 @asynccontextmanager
 async def _witnessed(market: TradingMarket, write_ahead: WriteAhead) -> AsyncIterator[Witnesses]:
     """Run the witnesses until the block ends."""
-    wallet, book = market.world.wallets.with_role("client")[1], market.book
-    owner = Party(wallet_of(wallet), Domains.of(book), book.job_registry, market.http, wallet.box_key)
+    book, owner = market.place.book, market.place.party(market.http, market.place.world.wallets.with_role("client")[1])
     await owner.sign_in()
-    async with open_rpc(market.world.anvil.rpc_url) as rpc:
+    async with open_rpc(market.place.world.anvil.rpc_url) as rpc:
         terms = await JobRegistry(rpc, book.job_registry).read_fees()
     submitter = Submitter(owner.wallet, owner.domains, book.chain_id, book.job_registry, terms, owner.box_key)
     witnesses = Witnesses(market, write_ahead, StreamWork(Timeline()), owner, submitter)
@@ -355,7 +351,7 @@ async def _witnessed(market: TradingMarket, write_ahead: WriteAhead) -> AsyncIte
     async with anyio.create_task_group() as tasks:
         for work in (witnesses.open_sessions, witnesses.follow_events, witnesses.read_jobs):
             tasks.start_soon(work)
-        for poller in market.world.wallets.with_role("provider")[1:]:
+        for poller in market.place.world.wallets.with_role("provider")[1:]:
             tasks.start_soon(witnesses.compete_for_leases, poller)
         yield witnesses
         tasks.cancel_scope.cancel()

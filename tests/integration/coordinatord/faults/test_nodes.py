@@ -1,24 +1,46 @@
-"""A coordinator with two nodes, as operators run it. One node dies, the market continues, and metrics name the host."""
+"""A coordinator whose node is slow for callers, and one with two nodes of which one dies."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 import httpx
 import pytest
 
-from common.address_book import AddressBook
-from devnet.accounts import DevWallet
-from devnet.ports import pick_free
-from devnet.world import World
-from tests.integration.coordinatord.faults.invariants import all_violations
-from tests.integration.coordinatord.scene.party import Party
-from tests.integration.coordinatord.scene.running import running
-from tests.integration.coordinatord.scene.stage import environment
-from tests.support.faults.rpc_proxy import ANY, HttpStatus, rpc_proxy
+from tests.integration.coordinatord.faults.place import Place
+from tests.support.faults.rpc_proxy import ANY, Hang, HttpStatus, rpc_proxy
 
 pytestmark = pytest.mark.anyio
+
+QUESTIONS = 100
+
+
+async def test_callers_slow_node_reads_do_not_delay_the_index(place: Place) -> None:
+    anvil = place.world.anvil
+    async with (
+        rpc_proxy(anvil.rpc_url) as node,
+        place.serving(RPC_URL=node.url) as (coordinator, _),
+        httpx.AsyncClient(
+            base_url=coordinator.base_url, trust_env=False, timeout=60, limits=httpx.Limits(max_connections=200)
+        ) as http,
+        anyio.create_task_group() as strangers,
+    ):
+        with node.fault(Hang("eth_gasPrice")):  # only GET /evm/chain uses it
+            for _ in range(QUESTIONS):
+                strangers.start_soon(http.get, "/evm/chain")
+            with anyio.fail_after(60):
+                while not node.seen("eth_gasPrice"):  # noqa: ASYNC110 - the event is in another process
+                    await anyio.sleep(0.01)
+                await anvil.call("evm_mine")
+                head = int(await anvil.call("eth_blockNumber"), 16)
+                state = {"cursor": "0"}
+                while int(state["cursor"]) < head:
+                    answer = await http.get("/readyz")
+                    state = answer.json()
+                    assert answer.status_code == 200, state
+                    await anyio.sleep(0.05)
+        strangers.cancel_scope.cancel()
+
 
 KEY = "a-key-in-the-address-of-a-node"
 
@@ -32,26 +54,16 @@ async def told(coordinator_metrics: str, name: str) -> dict[str, float]:
 
 
 @pytest.mark.long
-async def test_market_continues_when_one_of_two_nodes_dies(
-    *,
-    world: World,
-    database_url: str,
-    book: AddressBook,
-    party_at: Callable[[DevWallet, httpx.AsyncClient], Party],
-    tmp_path: Path,
-) -> None:
+async def test_market_continues_when_one_of_two_nodes_dies(place: Place, tmp_path: Path) -> None:
     jobs: list[str] = []
     log = tmp_path / "log"
-    async with rpc_proxy(world.anvil.rpc_url) as first, rpc_proxy(world.anvil.rpc_url) as second:
+    async with rpc_proxy(place.world.anvil.rpc_url) as first, rpc_proxy(place.world.anvil.rpc_url) as second:
         urls = {"RPC_URL": f"{first.url}/?key={KEY}", "RPC_URLS": f"{second.url}/?key={KEY}"}
         names = [proxy.url.removeprefix("http://") for proxy in (first, second)]
-        given = environment(world, database_url, LOG_LEVEL="debug", **urls)
         with log.open("wb") as errors:
-            async with (
-                running(given, pick_free(), pick_free(), errors=errors.fileno()) as coordinator,
-                httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=60) as http,
-            ):
-                client = party_at(world.wallets.with_role("client")[0], http)
+            serving = place.serving(timeout_s=60, errors=errors.fileno(), LOG_LEVEL="debug", **urls)
+            async with serving as (coordinator, http):
+                client = place.party(http)
                 jobs.append((await client.post())["job_id"])
                 assert await told(coordinator.metrics_url, "coordinatord_node_up") == dict.fromkeys(names, 1.0)
                 assert first.seen("eth_sendRawTransaction") == second.seen("eth_sendRawTransaction") == 1
@@ -72,4 +84,4 @@ async def test_market_continues_when_one_of_two_nodes_dies(
                 assert await coordinator.exit_status() == 0
     assert KEY not in log.read_text()
     promised = {bytes.fromhex(job[2:]) for job in jobs}
-    assert await all_violations(database_url, world.anvil.rpc_url, book, promised=promised) == []
+    assert await place.violations(promised) == []
