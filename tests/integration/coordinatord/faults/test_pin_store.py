@@ -1,4 +1,4 @@
-"""A real pin store that dies, loses objects, fills its disk, or lies about its contents."""
+"""A real pin store that dies or fills its disk."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -8,13 +8,10 @@ import attrs
 import httpx
 import pytest
 
-from coordinatord.base.errors import Retryable
 from devnet.child import run_program as running_child
 from devnet.pins import PinStoreService
 from devnet.ports import pick_free
 from tests.integration.coordinatord.faults.place import Place
-from tests.integration.coordinatord.relayer.ops import CID
-from tests.integration.coordinatord.scene.faults import Rule
 from tests.integration.coordinatord.scene.stage import Stage, configured, staged
 from tests.support.cid_store import running_cid_store
 from tests.support.faults.full_disk import fill, mounted_disk
@@ -65,39 +62,6 @@ async def test_store_restart_costs_only_a_retry(place: Place, tmp_path: Path) ->
             for job in (first["job_id"], body["job_id"]):
                 assert await stage.stored(f"containers/{job[2:]}")  # I7: earlier content is still stored
         assert await place.violations() == []
-
-
-def times_out(request: httpx.Request) -> httpx.Response:
-    raise httpx.ReadTimeout("no answer", request=request)
-
-
-def another_cid(request: httpx.Request) -> httpx.Response:
-    return httpx.Response(200, headers={"x-amz-meta-cid": CID})
-
-
-@pytest.mark.parametrize(
-    ("rule", "code"), [(times_out, "store_unavailable"), (another_cid, "store_rejected")], ids=["time-out", "wrong CID"]
-)
-async def test_upload_that_is_not_confirmed_posts_nothing(place: Place, rule: Rule, code: str) -> None:
-    async with staged(place.world, configured(place.world, place.database_url), []) as stage:
-        body = await place.party(stage.http).paid()
-        with stage.store.answering(rule):
-            assert (await told(stage, body))[:3] == (503, "pinner_unavailable", code)
-        assert await stage.fetchval("select count(*) from relays") == 0
-        assert (await stage.http.post("/v1/jobs", json=body)).status_code == 201
-
-
-async def test_lost_object_is_told_apart_from_a_store_that_is_gone(place: Place) -> None:
-    async with staged(place.world, configured(place.world, place.database_url), []) as stage:
-        job = (await place.party(stage.http).post())["job_id"]
-        pins, key = stage.ground.pins, f"containers/{job}"
-        await pins.delete(key)
-        with pytest.raises(Retryable) as lost:
-            await pins.get(key)
-        assert (lost.value.kind, lost.value.code) == ("pinner_unavailable", "object_missing")
-        with stage.store.answering(times_out), pytest.raises(Retryable) as gone:
-            await pins.get(key)
-        assert gone.value.code == "store_unavailable"
 
 
 @pytest.fixture

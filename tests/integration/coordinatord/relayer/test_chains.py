@@ -59,21 +59,6 @@ async def provider_is_unlisted(scene: Scene) -> None:
     await ahead_of_the_relayer(scene.anvil, admin, scene.world.market.providers, call)
 
 
-async def test_post_claim_and_settle_share_one_transaction(scene: Scene) -> None:
-    async with mining_by_hand(scene.anvil), scene.stage() as on:
-        async with on.relayed(*Job.of(scene).ops):
-            await on.until("select count(*) = 3 from relays")
-            assert await on.fetchval("select array_agg(kind order by id) from relays") == ["post", "claim", "settle"]
-            on.start(scene.relayer)
-            await until_pooled(scene.anvil)
-            await scene.anvil.call("evm_mine")
-        assert await on.fetchval("select array_agg(call_index order by id) from relays") == [0, 1, 2]
-        assert await on.fetchval("select count(*) from relay_txs") == 1
-        # The claim takes its terms from the post before it.
-        assert selector("claimPosted(bytes32,uint64,bytes)") in await on.fetchval("select calldata from relay_txs")
-        await scene.check(on)
-
-
 async def test_op_after_a_broadcast_gets_the_next_nonce(scene: Scene) -> None:
     outcomes: list[object] = []
     async with mining_by_hand(scene.anvil), scene.stage() as on:

@@ -1,20 +1,18 @@
-"""Planned gas of transactions with many ops, compared with the gas used, with the chain's limits and with the books."""
+"""Planned gas of transactions with many ops, compared with the gas used and with the chain's limits."""
 
 from collections.abc import Sequence
 
 import attrs
 import pytest
 
-from coordinatord.chain.relayer.budgets_sql import read_top_spenders
 from coordinatord.chain.relayer.op_gas import GAS_BY_KIND
 from coordinatord.chain.relayer.outbox_sql import NewRelay, RelayKind
 from coordinatord.chain.rpc.client import decode_quantity
 from devnet.anvil import BLOCK_GAS_LIMIT
 from devnet.contracts import connect_to_chain, contract_at
 from devnet.world import World
-from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import hexed, signer
-from tests.integration.coordinatord.relayer.running import Scene, Stage, mine_until_ended
+from tests.integration.coordinatord.relayer.running import Scene, Stage
 
 pytestmark = pytest.mark.anyio
 
@@ -123,32 +121,3 @@ async def test_ops_of_many_wallets_fit_the_plan(scene: Scene) -> None:
             assert found.relays == MANY
             assert found.used <= found.planned <= MAX_PLANNED
         assert await on.fetchval("select count(*) = 0 from relay_txs where not succeeded")
-
-
-BOOKED = "select coalesce(sum(gas), 0)::bigint from gas_bookings"
-
-
-async def used_on_the_chain(world: World, on: Stage) -> int:
-    async with on.database.connection() as connection:
-        rows = await connection.fetch("select mined_hash from relay_txs where mined_hash is not null")
-    receipts = [await world.anvil.call("eth_getTransactionReceipt", "0x" + row["mined_hash"].hex()) for row in rows]
-    return sum(int(receipt["gasUsed"], 16) for receipt in receipts)
-
-
-async def test_gas_is_booked_again_after_a_reorg(scene: Scene) -> None:
-    async with mining_by_hand(scene.anvil), scene.stage() as on, on.relayed(scene.post(), scene.post()):
-        on.start(scene.relayer)
-        await on.until(
-            "select count(*) = 2 from relays r join relay_txs t on t.id = r.tx_id where t.broadcast_at is not null"
-        )
-        await scene.anvil.call("evm_mine")  # one block, which the reorg removes
-        await on.until("select count(*) = 2 from relays where state = 'mined'")
-        assert await on.fetchval(BOOKED) == await used_on_the_chain(scene.world, on) > 0
-        await scene.anvil.call("anvil_reorg", 1, [])
-        await on.until("select count(*) = 0 from gas_bookings")
-        await mine_until_ended(on, scene.anvil)
-        await on.until("select count(*) = 2 from relays where state = 'mined'")
-        assert await on.fetchval(BOOKED) == await used_on_the_chain(scene.world, on) > 0
-        async with on.database.connection() as connection:
-            (spender,) = await read_top_spenders(connection, 5)
-    assert (spender.signer, spender.kind) == (scene.client.address, "post")

@@ -28,18 +28,6 @@ async def lose_the_nonce(on: Stage, scene: Scene) -> object:
     return foreign
 
 
-async def test_relay_recovers_from_an_outside_transaction(scene: Scene) -> None:
-    async with mining_by_hand(scene.anvil), scene.stage() as on:
-        on.start(scene.relayer)
-        async with on.relayed(scene.post()):
-            await on.until(BROADCAST, 1)
-            await lose_the_nonce(on, scene)
-            await on.until(BROADCAST, 2)
-            await mine_until_ended(on, scene.anvil)
-        assert await on.fetchval("select requeued from relays") == 1
-        await scene.check(on)
-
-
 @pytest.mark.parametrize("successor", ["waits", "was mined"])
 async def test_reorg_replacing_an_outside_transaction_mines_once(scene: Scene, successor: str) -> None:
     async with mining_by_hand(scene.anvil), scene.stage() as on:

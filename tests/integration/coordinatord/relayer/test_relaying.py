@@ -5,7 +5,7 @@ import attrs
 import pytest
 
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.relayer import outbox_sql, relaying
+from coordinatord.chain.relayer import relaying
 from coordinatord.chain.relayer.outbox_sql import Priority, QueuedRelay
 from coordinatord.chain.relayer.relaying import RefusedByChain, RelayBusy, RelayMined
 from devnet.accounts import DevWallets
@@ -14,37 +14,6 @@ from tests.integration.coordinatord.relayer.ops import hexed, signer
 from tests.integration.coordinatord.relayer.running import Scene, relay_into
 
 pytestmark = pytest.mark.anyio
-
-
-async def test_op_the_chain_would_refuse_costs_no_nonce(scene: Scene) -> None:
-    async with scene.stage() as on:
-        on.start(scene.relayer)
-        outcome = await on.relaying.relay(scene.ops.reclaim(bytes(32)))
-        assert isinstance(outcome, RefusedByChain)
-        assert outcome.name == "UnknownJob"
-        assert await on.fetchval("select count(*) from relay_txs") == 0
-
-
-async def test_refused_op_in_a_shared_transaction_harms_no_other(scene: Scene) -> None:
-    """Two requests with the same timestamp: each passes alone, and the second is stale after the first."""
-    first, second = (scene.request_capacity(n, issued_at=next(scene.ops.times)) for n in (3, 4))
-    same_time = scene.request_capacity(7, issued_at=next(scene.ops.times) - 2)
-    outcomes: dict[int, object] = {}
-    async with scene.stage() as on:
-
-        async def relay(number: int, op: object) -> None:
-            outcomes[number] = await on.relaying.relay(op)  # type: ignore[arg-type] # built above
-
-        async with anyio.create_task_group() as callers:
-            for number, op in enumerate((first, same_time, second)):
-                callers.start_soon(relay, number, op)
-                await on.until("select count(*) = $1 from relays", number + 1)
-            on.start(scene.relayer)
-        assert isinstance(outcomes[0], RelayMined)
-        assert outcomes[1] == RefusedByChain("StaleOp", outcomes[1].raw)  # type: ignore[attr-defined] # checked by ==
-        assert isinstance(outcomes[2], RelayMined)
-        assert outcomes[2].tx_hash == outcomes[0].tx_hash
-        assert await on.fetchval("select count(*) from relay_txs") == 1
 
 
 async def test_the_same_request_again_joins_the_one_under_way(scene: Scene) -> None:
@@ -139,15 +108,3 @@ async def test_batch_posts_fill_at_most_the_next_block(scene: Scene) -> None:
             callers.cancel_scope.cancel()
     finally:
         await scene.anvil.call("evm_setBlockGasLimit", usual)
-
-
-async def test_a_request_cancelled_before_it_is_written_is_not_relayed(scene: Scene) -> None:
-    async with scene.stage() as on, anyio.create_task_group() as callers:
-        async with on.database.connection() as other, other.transaction():
-            await outbox_sql.lock_outbox(other)
-            callers.start_soon(on.relaying.submit, scene.post())
-            await on.until("select count(*) = 1 from pg_locks where locktype = 'advisory' and not granted")
-            with anyio.move_on_after(0.1):
-                await on.relaying.submit(scene.post())  # waits for the first op's transaction
-        await on.relaying.submit(scene.post())
-        assert await on.fetchval("select count(*) from relays") == 2
