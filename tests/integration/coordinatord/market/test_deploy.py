@@ -28,7 +28,6 @@ from coordinatord.market.preflight import estimate_costs
 from coordinatord.market.reading import read_market
 from coordinatord.market.trial_token import MAIN_NETWORKS, reject_main_network
 from devnet.anvil import Anvil
-from devnet.contracts import connect_to_chain, contract_at
 from tests.integration.coordinatord.market.ground import QUICK, SPAN, Ground, created, key_of
 
 IMPATIENT = attrs.evolve(QUICK, timeout_seconds=0.2)
@@ -69,31 +68,6 @@ def killed(ground: Ground, others: int = 0) -> None:
 def mortal(ground: Ground, others: int = 0) -> Web3:
     url = str(cast("RetryingProvider", ground.node.provider).endpoint_uri)
     return Web3(MortalProvider(url, others), middleware=[])
-
-
-@pytest.mark.anyio
-async def test_market_matches_its_terms_and_address_book(ground: Ground, anvil: Anvil) -> None:
-    said: list[str] = []
-    deploy(ground.deployment(report=said.append), ground.out, SPAN)
-    book = AddressBook.parse(ground.out.read_bytes())
-    assert (book.chain_id, book.payment_token_decimals, book.token_domain.name) == (31337, 6, "Dev Dollar")
-    assert not any("WRONG" in line for line in said)
-    terms = ground.terms
-    async with connect_to_chain(anvil.rpc_url) as chain:
-        jobs = contract_at(chain, "JobRegistry", book.job_registry.hex())
-        providers = contract_at(chain, "ProviderRegistry", book.provider_registry.hex())
-        asks = contract_at(chain, "AskRegistry", book.ask_registry.hex())
-        assert await jobs.functions.fees().call() == [terms.fee_bps, terms.gas_fee]
-        assert await jobs.functions.treasury().call() == terms.treasury
-        assert await jobs.functions.token().call() == terms.token
-        assert await providers.functions.jobRegistry().call() == jobs.address
-        assert await jobs.functions.providers().call() == await asks.functions.providers().call() == providers.address
-        assert [await jobs.functions.slaAllowed(seconds).call() for seconds in (60, 3600, 61)] == [True, True, False]
-        assert [await jobs.functions.modelEnabled(n).call() for n in (7, 9, 1)] == [True, True, False]
-        for registry in (jobs, providers, asks):
-            assert [await registry.functions.isRelayer(relayer).call() for relayer in terms.relayers] == [True, True]
-            assert await registry.functions.owner().call() == ground.deployer.address
-            assert await registry.functions.pendingOwner().call() == terms.owner
 
 
 @pytest.mark.long

@@ -16,11 +16,6 @@ from tests.support.faults.rpc_proxy import Fault, Hang, RpcProxy, SwallowAnswer,
 
 pytestmark = pytest.mark.anyio
 
-HOLDS_ROLE = (
-    "select count(*) > 0 from pg_locks where locktype = 'advisory' and granted"
-    " and database = (select oid from pg_database where datname = current_database())"
-)
-
 
 @attrs.frozen
 class Waiting:
@@ -103,28 +98,3 @@ async def test_kill_before_the_receipt_recovers(waiting: Waiting) -> None:
         async with waiting.killed_at(Hang("eth_getTransactionReceipt"), "select state = 'signed' from relays"):
             pass
     await waiting.finish()
-
-
-async def test_killed_leader_is_replaced_without_duplicates(scene: Scene, key: str) -> None:
-    outcomes: list[object] = []
-    async with scene.stage() as on:
-
-        async def caller() -> None:
-            for _ in range(5):
-                outcomes.append(await on.relaying.relay(scene.post()))
-
-        async with relayer_process(scene.database_url, scene.anvil.rpc_url, key) as leader:
-            await on.until(HOLDS_ROLE)
-            async with (
-                relayer_process(scene.database_url, scene.anvil.rpc_url, key),
-                anyio.create_task_group() as callers,
-            ):
-                for _ in range(20):
-                    callers.start_soon(caller)
-                await on.until("select count(*) >= 30 from relays where state = 'mined'")
-                await kill_9(leader)
-                before = await on.fetchval("select count(*) from relays where state = 'mined'")
-                with anyio.fail_after(60):
-                    await on.until("select count(*) > $1 from relays where state = 'mined'", before)
-        assert [type(outcome) for outcome in outcomes] == [RelayMined] * 100
-        await scene.check(on)
