@@ -8,6 +8,7 @@ import anyio
 from web3.exceptions import ContractLogicError, TimeExhausted, Web3RPCError
 
 from devnet.contracts import SigningNode, connect_to_chain, contract_at
+from devnet.errors import DevnetError
 from tests.soak.ground import BLOCK_SECONDS, Ground
 from tests.soak.programs import JOURNAL_BLOCKS
 
@@ -33,8 +34,9 @@ async def reorganised_beyond_the_journal(ground: Ground, random: Random, _second
 
 async def _reorganised(ground: Ground, depth: int) -> None:
     filled = {relayer: await _balance(ground, relayer) for relayer in _relayers(ground)}
-    first = int(await ground.anvil.call("eth_blockNumber"), 16) - depth + 1
     await ground.anvil.mine_every(0)  # anvil would lose blocks if it mined one meanwhile
+    await ground.anvil.call("evm_mine")  # returns after a block that was being mined
+    first = int(await ground.anvil.call("eth_blockNumber"), 16) - depth + 1
     try:
         await ground.anvil.call("anvil_reorg", depth, [])
         # anvil also sets back the chain's clock, by minutes for a deep reorg.
@@ -43,7 +45,7 @@ async def _reorganised(ground: Ground, depth: int) -> None:
     finally:
         await ground.anvil.mine_every(BLOCK_SECONDS)
     if await ground.anvil.call("eth_getBlockByNumber", hex(first), False) is None:
-        raise RuntimeError(f"anvil lost block {first} in a reorg of {depth} blocks: repeat the run")
+        raise DevnetError(f"anvil lost block {first} in a reorg of {depth} blocks: repeat the run")
     for relayer, balance in filled.items():  # refill accounts that the reorg emptied again
         if await _balance(ground, relayer) < balance:
             await ground.anvil.call("anvil_setBalance", relayer, hex(balance))
