@@ -3,13 +3,15 @@
 The relayer's tests show how each outcome arises. These tests show how callers learn about the outcome.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
+import httpx
 import pytest
 
+from common.scalars import hex_of
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer.outbox_sql import NewRelay, QueuedRelay
-from coordinatord.chain.relayer.relaying import NoReceipt, Outcome, RefusedByChain, RelayBusy, Relaying
+from coordinatord.chain.relayer.relaying import NoReceipt, Outcome, RelayBusy, Relaying
 
 CODES = (
     "relayer_funds",
@@ -43,13 +45,27 @@ def dropped(code: str) -> Callable[[], Outcome]:
     return end
 
 
-def refused(name: str) -> Callable[[], Outcome]:
-    return lambda: RefusedByChain(name, b"")
-
-
 def busy() -> Outcome:
     return RelayBusy()
 
 
 def no_receipt() -> Outcome:
     return NoReceipt(TX_HASH)
+
+
+async def check_each_end(monkeypatch: pytest.MonkeyPatch, ask: Callable[[], Awaitable[httpx.Response]]) -> str:
+    """Check the responses to relays that end in each of these ways. Return the message about the missing receipt."""
+    for code in CODES:
+        ending(monkeypatch, dropped(code))
+        answer = await ask()
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, code)
+        assert answer.headers["x-svc-retryable"] == "true"
+    ending(monkeypatch, busy)
+    answer = await ask()
+    assert (answer.status_code, answer.json()["error"]["type"]) == (429, "busy")
+    assert (int(answer.headers["retry-after"]) > 0, answer.headers["x-svc-retryable"]) == (True, "true")
+    ending(monkeypatch, no_receipt)
+    answer = await ask()
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"], error["code"]) == (504, "receipt_timeout", hex_of(TX_HASH))
+    return str(error["message"])

@@ -17,12 +17,12 @@ _HASH = re.compile("0x[0-9a-f]{64}")
 _ERROR_NAME = re.compile("[A-Z][A-Za-z]+")
 
 
-def shows_relay_codes(route: str) -> Callable[[T], T]:
-    """Mark every code with which a relay can be given up."""
+def shows_relay_ends(route: str) -> Callable[[T], T]:
+    """Mark the responses that `relay_ends.check_each_end` checks."""
 
     def mark(test: T) -> T:
-        for code in relay_ends.CODES:
-            test = shows(route, 503, code)(test)
+        for status, code in (*((503, code) for code in relay_ends.CODES), (429, "busy"), (504, ANY_HASH)):
+            test = shows(route, status, code)(test)
         return test
 
     return mark

@@ -233,7 +233,8 @@ async def test_probe_lists_every_live_matching_ask(world: World, submitter: Subm
 
 
 async def test_order_without_payment_gets_the_cheapest_quote(world: World, submitter: Submitter) -> None:
-    body = body_of(submitter.line(designated=3), auth_sig=None, container=None)
+    # The chain would refuse this model and this window.
+    body = body_of(submitter.line(designated=3, model_id=2, sla_secs=7), auth_sig=None, container=None)
     quote = body.quote(submitter.terms)
     candidates: Any = LIVE
     assert await submit(world, submitter, body) == QuotedOrder(body, quote, submitter.terms.fee_bps, candidates, False)
