@@ -1,12 +1,17 @@
-"""Node failures at the start: which ones are retried, and which end the boot."""
+"""The boot: failing nodes, ports in use, limits of the machine, and what is imported."""
 
 import json
+import os
+import resource
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from common.address_book import AddressBook
+from common.daemon.operators_port import bind_operators_port
 from common.daemon.process import Fatal
 from common.domains import Domains
 from coordinatord.base.errors import Retryable
@@ -14,22 +19,17 @@ from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.node import Node
 from coordinatord.chain.rpc.nodes import Nodes
+from coordinatord.http.server.serving import listening_socket
 from coordinatord.run.chain_checks import check_chain, check_nodes
+from coordinatord.run.config import read_config
+from coordinatord.run.descriptors import max_caller_connections, memory_limit_bytes, raise_descriptor_limit
+from coordinatord.run.limits import Limits
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 pytestmark = pytest.mark.anyio
 
-BOOK = AddressBook.parse(
-    b'{"chainId":1,"deployBlock":0,"jobRegistry":"0x'
-    + b"1" * 40
-    + b'","providerRegistry":"0x'
-    + b"2" * 40
-    + b'","askRegistry":"0x'
-    + b"3" * 40
-    + b'","paytoken":"0x'
-    + b"4" * 40
-    + b'","paymentTokenDecimals":6,"tokenDomain":{"name":"T","version":"1"}}'
-)
+
+BOOK = read_config(ENVIRONMENT).addresses
 
 
 @pytest.mark.parametrize(("code", "raised"), [(-32005, Retryable), (-32603, Retryable), (-32601, Fatal)])
@@ -51,7 +51,7 @@ async def test_boot_tolerates_an_absent_node_but_not_a_foreign_one() -> None:
     with pytest.raises(Retryable):
         await check_nodes(Nodes([Node("a", away), Node("b", away)]), BOOK, Domains.of(BOOK))
     with pytest.raises(
-        Fatal, match=r"^node b: chainId: the address book is for chain 1, but the RPC endpoint serves chain 7"
+        Fatal, match=r"^node b: chainId: the address book is for chain 31337, but the RPC endpoint serves chain 7"
     ):
         await check_nodes(Nodes([Node("a", away), Node("b", other_chain)]), BOOK, Domains.of(BOOK))
 
@@ -94,3 +94,81 @@ def test_idle_command_line_imports_no_server_or_client(option: str) -> None:
     ran = subprocess.run([sys.executable, "-c", code, option], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout
+
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server((HOST, 0)) as other:
+        yield other.getsockname()[1]
+
+
+def test_taken_port_names_its_variable(taken: int) -> None:
+    with pytest.raises(Fatal, match=f"^PORT, BIND_HOST: {HOST}:{taken} cannot be bound: "):
+        listening_socket(taken, HOST)
+
+
+def test_foreign_bind_address_names_its_variable() -> None:
+    with pytest.raises(Fatal, match=r"^PORT, BIND_HOST: 192\.0\.2\.1:8402 cannot be bound: "):
+        listening_socket(8402, "192.0.2.1")
+
+
+def test_taken_metrics_port_names_its_variable(taken: int) -> None:
+    with pytest.raises(Fatal, match=f"METRICS_PORT: {HOST}:{taken}: "):
+        bind_operators_port(HOST, taken, "METRICS_HOST, METRICS_PORT")
+
+
+GIB = 1 << 30
+
+
+def test_soft_descriptor_limit_becomes_the_hard_one() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard - 1, hard))
+    try:
+        assert raise_descriptor_limit() == hard
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_descriptors_and_memory_limit_connections() -> None:
+    config = read_config(ENVIRONMENT)
+    assert 512 < max_caller_connections(1024, 64 * GIB, config) < 1024
+    assert max_caller_connections(1 << 20, 2 * GIB, config) == 8192
+    assert max_caller_connections(64, 0, config) == 16
+
+
+def test_descriptors_are_reserved_before_callers() -> None:
+    plain = max_caller_connections(4096, 64 * GIB, read_config(ENVIRONMENT))
+    for setting in (
+        {"WEBHOOKS_KEY": "5e" * 32},
+        {"DATABASE_REPLICA_URLS": "postgresql://replica.invalid/none"},
+        {"DATABASE_POOL_MAX": "64"},
+    ):
+        assert max_caller_connections(4096, 64 * GIB, read_config(ENVIRONMENT | setting)) < plain
+
+
+def test_default_limits_are_those_of_the_default_connections() -> None:
+    assert Limits().with_connections(Limits().connections) == Limits()
+
+
+@pytest.mark.parametrize(("own", "parent", "expected"), [("max", "4096", 4096), ("1024", "4096", 1024)])
+def test_memory_is_limited_by_every_enclosing_cgroup(tmp_path: Path, own: str, parent: str, expected: int) -> None:
+    group = tmp_path / "system.slice" / "coordinatord.service"
+    group.mkdir(parents=True)
+    (group / "memory.max").write_text(f"{own}\n")
+    (group.parent / "memory.max").write_text(f"{parent}\n")
+    (tmp_path / "own").write_text("0::/system.slice/coordinatord.service\n")
+    assert memory_limit_bytes(tmp_path, tmp_path / "own") == expected
+
+
+def test_memory_without_cgroups_is_the_machines(tmp_path: Path) -> None:
+    assert memory_limit_bytes(tmp_path, tmp_path / "none") == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_one_caller_has_at_least_the_default_share() -> None:
+    small, large = Limits().with_connections(1024), Limits().with_connections(65_536)
+    assert (small.connections_per_caller, small.event_listeners_per_caller, small.event_listeners) == (512, 64, 512)
+    assert (large.connections_per_caller, large.event_listeners_per_caller) == (4096, 512)

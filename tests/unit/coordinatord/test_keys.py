@@ -1,4 +1,4 @@
-"""Keys as an operator creates and views them."""
+"""Keys of relayers and escrows as an operator views them, and the accounts that spend gas."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,9 @@ import pytest
 from common.daemon.process import Fatal
 from common.key_derivation import escrow_key
 from common.secp256k1 import Wallet
+from coordinatord.chain.relayer.budgets_sql import ALL_NEWCOMERS, TopSpender
 from coordinatord.chain.relayer.transactions_sql import AccountUsage
+from coordinatord.run.commands import spender_table
 from coordinatord.run.config import read_config
 from coordinatord.run.keys import key_rows, new_key, relayer_table
 from tests.unit.coordinatord.environment import ENVIRONMENT
@@ -69,3 +71,23 @@ def test_account_that_never_signed_is_shown() -> None:
     current = b"\1" * 20
     assert relayer_table([], current) == f"0x{current.hex()}  has not signed yet: relays"
     assert "has not signed" not in relayer_table([AccountUsage(current, 0, 5)], current)
+
+
+def test_table_names_signers_and_lines_figures_up() -> None:
+    table = spender_table(
+        [
+            TopSpender(b"\xab" * 20, "post", 1_500_000, 22_000_000),
+            TopSpender(ALL_NEWCOMERS, "post", 0, 400),
+            TopSpender(b"", "reclaim", 7, 7),
+        ]
+    )
+    assert table.splitlines() == [
+        "signer                                      kind     gas, this hour  gas, 24 hours",
+        "0x" + "ab" * 20 + "  post          1,500,000     22,000,000",
+        "all newcomers                               post                  0            400",
+        "the coordinator                             reclaim               7              7",
+    ]
+
+
+def test_nothing_spent_is_said_so() -> None:
+    assert spender_table([]) == "no gas was spent in the last 24 hours"

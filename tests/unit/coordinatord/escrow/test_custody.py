@@ -1,13 +1,20 @@
-"""Keys that an operator supplies, and the evidence of each kind of escrow."""
+"""Custody of escrow keys: generations, key material, and what logs show of it."""
 
 import base64
+import logging
+import sys
+import traceback
+from collections.abc import Iterator
 
 import attrs
 import pytest
+import structlog
 
 from common import box
 from common.box import PublicKey
+from common.daemon.logs import set_up_logging
 from common.escrow_evidence import mock_measurement, report_data
+from common.key_derivation import escrow_key
 from coordinatord.api.escrow.custody import (
     AnnouncedKey,
     DevelopmentEvidence,
@@ -16,12 +23,14 @@ from coordinatord.api.escrow.custody import (
     announced_key,
     mock_evidence,
 )
-from coordinatord.api.escrow.keys import KeyPair
+from coordinatord.api.escrow.generations import RETENTION_MS, Generation, Generations
+from coordinatord.api.escrow.keys import KeyPair, open_with_any, seal_secret, wipe
 from coordinatord.base.errors import Retryable
 
 pytestmark = pytest.mark.anyio
 
-SEED = bytes(range(32))
+
+SECRET = bytes(range(100, 132))
 
 
 @pytest.fixture
@@ -54,9 +63,9 @@ def test_nothing_is_announced_before_the_first_key(keys: tuple[KeyPair, ...]) ->
 
 async def test_every_key_opens_its_wraps_until_the_end(keys: tuple[KeyPair, ...]) -> None:
     custody = StaticCustody(keys, 7)
-    wraps = [box.seal(key.public, SEED) for key in keys]
-    assert [await custody.open_wrap(wrap) for wrap in wraps] == [SEED] * 3
-    assert await custody.open_wrap(box.seal(KeyPair.generate().public, SEED)) is None
+    wraps = [box.seal(key.public, SECRET) for key in keys]
+    assert [await custody.open_wrap(wrap) for wrap in wraps] == [SECRET] * 3
+    assert await custody.open_wrap(box.seal(KeyPair.generate().public, SECRET)) is None
     assert await custody.has_lost_keys() is False
     custody.wipe_keys()
     assert [await custody.open_wrap(wrap) for wrap in wraps] == [None] * 3
@@ -70,3 +79,150 @@ def test_development_evidence_names_release_and_key(keys: tuple[KeyPair, ...]) -
         "mock-coordinator-v1", bound, debug=False, release=3, measurement=measurement, tcb="mock", quote=evidence.quote
     )
     assert base64.b64decode(evidence.quote) == measurement + bound
+
+
+EVERY, LEAD = 1000, 100
+
+
+@pytest.fixture
+def generations() -> Generations:
+    return Generations(EVERY, LEAD)
+
+
+def minted(generations: Generations, now: int) -> Generation:
+    generation = generations.mint(now)
+    generations.add([generation])
+    return generation
+
+
+def test_without_generations_one_is_due(generations: Generations) -> None:
+    assert generations.is_due(0)
+    assert generations.is_overdue(0)
+    assert generations.newest_announced(0) is None
+
+
+def test_first_generation_is_announced_at_once(generations: Generations) -> None:
+    first = minted(generations, 50)
+    assert generations.newest_announced(50) is first
+    assert generations.newest_announced(49) is first  # on a clock that lags the minter's
+
+
+def test_next_generation_is_minted_ahead(generations: Generations) -> None:
+    first = minted(generations, 0)
+    assert not generations.is_due(EVERY - LEAD - 1)
+    assert generations.is_due(EVERY - LEAD)
+    assert not generations.is_overdue(EVERY - 1)
+    second = minted(generations, EVERY - LEAD)
+    assert generations.newest_announced(EVERY - 1) is first
+    assert generations.newest_announced(EVERY) is second
+    assert not generations.is_due(EVERY)
+    assert list(generations.keys_newest_first()) == [second.key, first.key]
+
+
+def test_late_generation_is_announced_from_now(generations: Generations) -> None:
+    minted(generations, 0)
+    assert generations.is_overdue(5 * EVERY)
+    late = minted(generations, 5 * EVERY)
+    assert late.announced_from_ms == 5 * EVERY
+    assert generations.newest_announced(5 * EVERY) is late
+
+
+def test_generation_is_kept_while_its_jobs_can_be_claimed(generations: Generations) -> None:
+    first = minted(generations, 0)
+    # still announced: a generation never retires without a successor
+    assert generations.find_expired(10 * RETENTION_MS) == []
+    second = minted(generations, EVERY)
+    assert generations.find_expired(EVERY + RETENTION_MS - 1) == []
+    assert generations.find_expired(EVERY + RETENTION_MS) == [first]
+    generations.erase([first])
+    assert generations.oldest_first() == (second,)
+
+
+def test_retention_covers_an_order_and_its_window() -> None:
+    assert RETENTION_MS > 2 * 86_400_000
+
+
+def test_instances_with_equal_generations_announce_the_same(generations: Generations) -> None:
+    held = [Generation(KeyPair.generate(), 0) for _ in range(3)]
+    other = Generations(EVERY, LEAD)
+    generations.add(held)
+    other.add(reversed(held))
+    assert generations.oldest_first() == other.oldest_first()
+    assert generations.newest_announced(0) is other.newest_announced(0)
+
+
+def test_second_copy_of_a_held_key_is_wiped(generations: Generations) -> None:
+    first = minted(generations, 0)
+    secret = first.key.copy_secret()
+    copy = Generation(KeyPair(secret), 0)
+    assert generations.add([copy]) == []
+    assert secret == bytes(32)
+    assert len(generations) == 1
+
+
+def test_key_of_an_operator_is_the_derived_one() -> None:
+    assert KeyPair.from_operator_key(SECRET).public == escrow_key(SECRET).public
+
+
+def test_wrap_opens_only_with_its_own_key() -> None:
+    one, two, other = KeyPair.generate(), KeyPair.generate(), KeyPair.generate()
+    assert open_with_any((one, two), box.seal(two.public, SECRET)) == SECRET
+    assert open_with_any((one, two), box.seal(other.public, SECRET)) is None
+    assert one.open(b"shorter than any sealed box") is None
+
+
+def test_erased_key_opens_nothing_any_more() -> None:
+    secret = bytearray(SECRET)
+    key = KeyPair(secret)
+    sealed = box.seal(key.public, b"seed")
+    key.erase()
+    assert secret == bytes(32)
+    assert key.open(sealed) is None
+
+
+def test_box_of_a_secret_message_opens_for_its_recipient() -> None:
+    key, message = KeyPair.generate(), bytearray(b"keys")
+    assert key.open(seal_secret(key.public, message)) == b"keys"
+    wipe(message)
+    assert message == bytes(4)
+
+
+def test_secret_shows_in_no_repr_and_in_no_traceback() -> None:
+    key = KeyPair(bytearray(SECRET))
+    generation = Generation(key, 1)
+    with pytest.raises(ValueError, match="secret key must have 32 bytes") as wrong:
+        KeyPair(bytearray(SECRET + SECRET))
+    shown = repr(key) + repr(generation) + repr([key]) + "".join(traceback.format_exception(wrong.value))
+    assert SECRET.hex() not in shown
+    assert repr(bytes(SECRET))[2:-1] not in shown
+    assert key.public.raw.hex() in shown
+
+
+@pytest.fixture
+def logging_set_back() -> Iterator[None]:
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = before
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.usefixtures("logging_set_back")
+def test_failure_while_a_secret_is_at_hand_is_logged_without_it(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    set_up_logging("debug")
+
+    def fail(secret: bytearray, key: KeyPair) -> None:
+        raise RuntimeError(f"{key} does not work")
+
+    try:
+        fail(bytearray(SECRET), KeyPair(bytearray(SECRET)))
+    except RuntimeError:
+        structlog.get_logger("test").exception("request failed")
+    logged = capsys.readouterr().err
+    assert "does not work" in logged
+    assert SECRET.hex() not in logged
+    assert repr(SECRET)[2:-1] not in logged

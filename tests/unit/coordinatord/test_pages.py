@@ -1,4 +1,4 @@
-"""Files of the pages: no external host, no inline code or style, and an ETag for each."""
+"""Files of the pages, without external hosts and inline code, and the prices that they draw."""
 
 import re
 from importlib import resources
@@ -7,6 +7,7 @@ import pytest
 
 from common.web.files import CONTENT_SECURITY_POLICY, StaticFile
 from coordinatord.api.pages.files import market_page_files, operators_page_files
+from coordinatord.api.pages.pages_sql import PaidRates, RateRange, group_into_buckets
 from svcd.operator.page.provider_page import load_page_files
 
 PAGES = {
@@ -60,3 +61,33 @@ def test_policy_lets_in_nothing_but_its_own() -> None:
     assert allowed["default-src"] == "'none'"
     assert {allowed[kind] for kind in ("script-src", "style-src", "connect-src")} == {"'self'"}
     assert {allowed[kind] for kind in ("base-uri", "form-action", "frame-ancestors")} == {"'none'"}
+
+
+DAY = 86_400
+
+
+def test_interval_has_lowest_median_and_highest_price() -> None:
+    width, points = group_into_buckets(
+        [PaidRates(at, rate, 2 * rate) for at, rate in ((0, 5), (10, 9), (20, 6), (299, 7), (300, 1))]
+    )
+    assert width == 300
+    assert [(point.since, point.jobs) for point in points] == [(0, 4), (300, 1)]
+    assert points[0].rate_in == RateRange(5, 6, 9)
+    assert points[0].rate_out == RateRange(10, 12, 18)
+
+
+@pytest.mark.parametrize(
+    ("span", "width"),
+    [(0, 300), (8 * 3600 - 1, 300), (8 * 3600, 900), (DAY, 3600), (30 * DAY, DAY), (9999 * DAY, 7 * DAY)],
+)
+def test_stretches_grow_with_the_time_that_they_span(span: int, width: int) -> None:
+    assert group_into_buckets([PaidRates(1_800_000_000, 1, 1), PaidRates(1_800_000_000 + span, 1, 1)])[0] == width
+
+
+def test_rates_beyond_what_floats_hold_stay_whole() -> None:
+    rate = 2**128 - 1
+    assert group_into_buckets([PaidRates(0, rate, rate)])[1][0].rate_in == RateRange(rate, rate, rate)
+
+
+def test_no_jobs_are_no_stretches() -> None:
+    assert group_into_buckets([])[1] == []
