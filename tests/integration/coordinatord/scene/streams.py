@@ -10,9 +10,9 @@ import anyio
 import attrs
 import httpx
 
-from coordinatord.http.server.serving import listening_socket, serve_until
-from devnet.ports import LOOPBACK, pick_free
+from devnet.ports import LOOPBACK
 from tests.integration.coordinatord.scene.stage import Seen, Stage
+from tests.integration.coordinatord.server.serving import serving_app
 
 
 @attrs.frozen
@@ -81,18 +81,9 @@ def _code(response: httpx.Response) -> str | None:
 
 @asynccontextmanager
 async def streams_of(stage: Stage, seen: list[Seen]) -> AsyncIterator[Streams]:
-    port, stop = pick_free(), anyio.Event()
-    listening = listening_socket(port, LOOPBACK)
-    listening.listen(64)
     async with (
+        serving_app(stage.application, grace=1) as port,
         httpx.AsyncClient(base_url=f"http://{LOOPBACK}:{port}", trust_env=False, timeout=30) as http,
-        anyio.create_task_group() as tasks,
     ):
-
-        async def serve() -> None:
-            await serve_until(stage.application, listening, stop.wait, grace_seconds=1)
-
-        tasks.start_soon(serve)
         yield Streams(http, seen)
-        stop.set()
         stage.ground.events.close()

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import anyio
 import attrs
@@ -18,13 +19,13 @@ from coordinatord.http.dispatch import Dispatcher, DispatcherServices
 from coordinatord.http.middleware import RequestMiddleware
 from coordinatord.http.response_cache import BlockCache
 from coordinatord.http.responses import Response
-from coordinatord.http.routing import Body, Form, Request, Route
+from coordinatord.http.routing import Body, Request, Route
 from coordinatord.http.server.connection import Timeouts
 from coordinatord.http.server.connections import ConnectionLimits
 from coordinatord.http.server.serving import listening_socket, serve_until
 from coordinatord.http.uploads import TransferLimits, UploadReader
 from coordinatord.storage.database.snapshot_sql import Snapshot
-from devnet.ports import LOOPBACK, pick_free
+from devnet.ports import LOOPBACK
 from tests.support.fakes.index_position import Standing
 
 ORIGIN = "https://app.example"
@@ -35,15 +36,11 @@ _ROOM = ConnectionLimits()
 
 @attrs.define
 class Served:
-    """`paths`: of the requests that reached a handler. `bodies`: how many of them came with a body that was read;
-    `uploaded`: the bytes of whole files."""
+    """`paths` has those of the requests that reached a handler. `bodies` counts the bodies that were read."""
 
     port: int
     paths: list[str] = attrs.field(factory=list)
     bodies: int = 0
-    uploaded: int = 0
-    begun: int = 0  # of uploads
-    uploads: anyio.Condition = attrs.field(factory=anyio.Condition)
     stop: anyio.Event = attrs.field(factory=anyio.Event)
     stopped: anyio.Event = attrs.field(factory=anyio.Event)
     released: anyio.Event = attrs.field(factory=anyio.Event)
@@ -59,12 +56,6 @@ class Served:
         async with self.connected() as client:
             await client.send(b"GET /hello HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
             assert (await client.rest()).startswith(b"HTTP/1.1 200 ")
-
-    async def uploads_begun(self, many: int) -> None:
-        with anyio.fail_after(60):
-            async with self.uploads:
-                while self.begun < many:
-                    await self.uploads.wait()
 
     def routes(self) -> list[Route]:
         async def hello(_: Request) -> Response:
@@ -85,15 +76,6 @@ class Served:
             await self.released.wait()
             return Response(200, b"{}")
 
-        async def upload(request: Request) -> Response:
-            async with self.uploads:
-                self.begun += 1
-                self.uploads.notify_all()
-            await request.body.read_purpose()
-            await request.body.read_filename()
-            self.uploaded += sum([len(piece) async for piece in request.body.pieces()])
-            return Response(200, b"{}")
-
         body = Body(64 * KIB, lambda values: values, dict, dict)
         route = partial(Route, id="served", tag="Served", about="", replies=())
         return [
@@ -101,7 +83,6 @@ class Served:
             route(method="GET", path="/large", handler=large),
             route(method="GET", path="/wait", handler=wait),
             route(method="POST", path="/take", handler=take, body=body),
-            route(method="POST", path="/upload", handler=upload, form=Form({}, ()), session=True),
         ]
 
 
@@ -132,24 +113,34 @@ class Raw:
 
 
 @asynccontextmanager
-async def serving(
-    pace: Timeouts,
-    *,
-    body_deadline: float = 60,
-    body_silence: float = 10,
-    grace: float = 20,
-    room: ConnectionLimits = _ROOM,
-    uploads: UploadReader | None = None,
-) -> AsyncIterator[Served]:
-    """Run a server. The origin ORIGIN may read its responses."""
-    served = Served(pick_free())
-    listening = listening_socket(served.port, LOOPBACK)
+async def serving_app(app: ASGIApp, grace: float = 5, **options: Any) -> AsyncIterator[int]:
+    """Serve this application until the block ends. Yield its port."""
+    listening, stop = listening_socket(0, LOOPBACK), anyio.Event()
     listening.listen(1024)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(serve_until, app, listening, stop.wait, grace_seconds=grace, **options))
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            stop.set()
+
+
+@asynccontextmanager
+async def serving(pace: Timeouts, *, grace: float = 20, room: ConnectionLimits = _ROOM) -> AsyncIterator[Served]:
+    """Run a server with the routes of `Served`. The origin ORIGIN may read its responses."""
+    listening = listening_socket(0, LOOPBACK)
+    listening.listen(1024)
+    served = Served(listening.getsockname()[1])
 
     async def serve() -> None:
-        app = _stack(served.routes(), BodyReader(body_deadline, 4096, body_silence), uploads or uploading())
         await serve_until(
-            app, listening, served.stop.wait, grace_seconds=grace, timeouts=pace, limits=room, origins=_ORIGINS
+            _stack(served.routes()),
+            listening,
+            served.stop.wait,
+            grace_seconds=grace,
+            timeouts=pace,
+            limits=room,
+            origins=_ORIGINS,
         )
         served.stopped.set()
 
@@ -162,24 +153,20 @@ async def serving(
             served.stop.set()
 
 
-def uploading(memory: int = 1 << 20, *, of_caller: int = 4, of_wallet: int = 4, silence: float = 10) -> UploadReader:
-    return UploadReader(BodyBudget(memory), TransferLimits(of_caller, of_wallet), 64 << 20, 4096, silence)
-
-
-def _stack(routes: list[Route], bodies: BodyReader, uploads: UploadReader) -> ASGIApp:
+def _stack(routes: list[Route]) -> ASGIApp:
     async def is_ready() -> bool:
         return True
 
-    async def of_wallet(token: str) -> SessionRow | None:
-        return SessionRow(token.encode(), None)
+    async def no_session(_: str) -> SessionRow | None:
+        return None
 
     budget = BodyBudget(1 << 20)
     services = DispatcherServices(
         is_ready,
-        of_wallet,
-        bodies,
+        no_session,
+        BodyReader(60, 4096),
         budget,
-        uploads,
+        UploadReader(budget, TransferLimits(4, 4), 64 << 20, 4096, 10),
         BlockCache(Standing(Snapshot(1, b"", 1))),
     )
     # Identify callers by the forwarded header, as behind a proxy.

@@ -177,20 +177,6 @@ async def test_connection_whose_protocol_fails_ends_alone(served: Served, monkey
         assert (await honest.until(b"{}")).startswith(b"HTTP/1.1 200 ")
 
 
-UPGRADES = {
-    "h2c": b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n",
-    "websocket": b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
-    b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
-}
-
-
-@pytest.mark.parametrize("upgrade", UPGRADES.values(), ids=UPGRADES.keys())
-async def test_upgrade_header_is_ignored(served: Served, upgrade: bytes) -> None:
-    async with served.connected() as client:
-        await client.send(b"GET /hello HTTP/1.1\r\nhost: x\r\n" + upgrade + b"\r\n")
-        assert (await client.until(b"{}")).startswith(b"HTTP/1.1 200 ")
-
-
 @pytest.mark.parametrize(
     ("head", "body", "status"),
     [

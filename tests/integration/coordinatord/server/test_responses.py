@@ -1,7 +1,6 @@
 """Compare the server's responses with those that h11 writes for the same application messages."""
 
 import contextlib
-from functools import partial
 from typing import Any
 
 import anyio
@@ -11,9 +10,8 @@ import h11
 import pytest
 
 from coordinatord.http.server.connection import MAX_UNREAD_BYTES, Timeouts
-from coordinatord.http.server.serving import listening_socket, serve_until
-from devnet.ports import LOOPBACK, pick_free
-from tests.integration.coordinatord.server.serving import Raw, serving
+from devnet.ports import LOOPBACK
+from tests.integration.coordinatord.server.serving import Raw, serving, serving_app
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +59,7 @@ class Heard:
 
 async def _told(answers: list[Answer], request: bytes) -> bytes:
     """Return the bytes answered to this request, and to a second one if the connection accepts one."""
-    stop, told = anyio.Event(), b""
+    told = b""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         for status, headers, pieces in [LAST_ANSWER] if scope["path"] == "/last" else answers:
@@ -70,24 +68,14 @@ async def _told(answers: list[Answer], request: bytes) -> bytes:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
 
-    listening = listening_socket(port := pick_free(), LOOPBACK)
-    listening.listen()
-    async with anyio.create_task_group() as tasks:
-
-        async def serve() -> None:
-            await serve_until(app, listening, stop.wait, grace_seconds=5)
-
-        tasks.start_soon(serve)
-        try:
-            with anyio.fail_after(10):
-                async with await anyio.connect_tcp(LOOPBACK, port) as stream:
-                    await stream.send(request)
-                    with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError):
-                        told = await stream.receive()
-                        await stream.send(LAST)
-                    told += await Raw(stream).rest()
-        finally:
-            stop.set()
+    async with serving_app(app) as port:
+        with anyio.fail_after(10):
+            async with await anyio.connect_tcp(LOOPBACK, port) as stream:
+                await stream.send(request)
+                with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                    told = await stream.receive()
+                    await stream.send(LAST)
+                told += await Raw(stream).rest()
     return told.removesuffix(b"<reset>")
 
 
@@ -245,20 +233,11 @@ async def test_handler_is_notified_when_a_pipelining_caller_leaves() -> None:
             pass
         gone.set()
 
-    listening = listening_socket(port := pick_free(), LOOPBACK)
-    listening.listen()
-    async with anyio.create_task_group() as tasks:
-        stop = anyio.Event()
-
-        async def serve() -> None:
-            await serve_until(app, listening, stop.wait, grace_seconds=5)
-
-        tasks.start_soon(serve)
+    async with serving_app(app) as port:
         async with await anyio.connect_tcp(LOOPBACK, port) as stream:
             await stream.send(REQUESTS["GET"] * 2)
         with anyio.fail_after(5):
             await gone.wait()
-        stop.set()
 
 
 async def test_unread_stream_is_closed_before_buffers_grow() -> None:
@@ -275,13 +254,9 @@ async def test_unread_stream_is_closed_before_buffers_grow() -> None:
         finally:
             ended.set()
 
-    listening = listening_socket(port := pick_free(), LOOPBACK)
-    listening.listen()
-    async with anyio.create_task_group() as tasks:
-        hasty = Timeouts(grace_s=0.3, min_bytes_per_s=1 << 30)
-        tasks.start_soon(partial(serve_until, app, listening, ended.wait, grace_seconds=5, timeouts=hasty))
-        async with await anyio.connect_tcp(LOOPBACK, port) as stream:
-            await stream.send(REQUESTS["GET"])
-            with anyio.fail_after(30):
-                await ended.wait()
+    hasty = Timeouts(grace_s=0.3, min_bytes_per_s=1 << 30)
+    async with serving_app(app, timeouts=hasty) as port, await anyio.connect_tcp(LOOPBACK, port) as stream:
+        await stream.send(REQUESTS["GET"])
+        with anyio.fail_after(30):
+            await ended.wait()
     assert sent < 64 << 20  # limited by the buffers of two sockets

@@ -1,14 +1,21 @@
-"""Clients that send or read as slowly as possible, and their cost to other clients."""
+"""Clients that send or read slowly or occupy connections, and their cost to other clients."""
 
-from collections.abc import Awaitable, Callable
+import resource
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
 
 import anyio
 import pytest
 
 from coordinatord.http.server.connection import Timeouts
+from coordinatord.http.server.connections import ConnectionLimits
+from devnet.ports import LOOPBACK
 from tests.integration.coordinatord.server.serving import LARGE, Raw, Served, serving
 
 pytestmark = pytest.mark.anyio
+
 
 MANY = 300
 PATIENT = Timeouts(idle_s=600, grace_s=600)
@@ -83,15 +90,6 @@ async def test_connection_without_a_further_request_is_ended() -> None:
         assert (await client.rest()).endswith(b"{}")
 
 
-@pytest.mark.parametrize("limit", [{"body_deadline": 0.2}, {"body_silence": 0.2}], ids=["deadline", "silence"])
-async def test_stalled_body_is_408_and_ends_the_connection(limit: dict[str, float]) -> None:
-    async with serving(PATIENT, **limit) as served, served.connected() as client:  # type: ignore[arg-type] # both are seconds
-        await half_a_body(client)
-        answer = await client.rest()
-    assert answer.startswith(b"HTTP/1.1 408 ")
-    assert answer.count(b"HTTP/1.1 ") == 1
-
-
 async def test_answer_that_is_not_read_is_dropped_with_its_connection() -> None:
     async with serving(HASTY) as served, served.connected() as client:
         await no_reading(client)
@@ -135,3 +133,124 @@ async def test_request_in_flight_is_answered_after_stop() -> None:
         answer = await waiting.rest()
     assert answer.endswith(b"{}")
     assert b"\r\nconnection: close" in answer.lower()
+
+
+STRANGERS = 3000  # connections from one machine
+_BESIDES = 500  # descriptors for other uses
+
+
+@pytest.fixture
+def strangers() -> Iterator[int]:
+    """How many connections this machine can make to a server in this process, two descriptors each; a thousand or so
+    at the least."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * STRANGERS + _BESIDES
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+    yield min(STRANGERS, (max(soft, allowed) - _BESIDES) // 2)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def idle_connections(port: int, many: int, first: str) -> list[socket.socket]:
+    """Open connections from one loopback address. Each has started a head."""
+    made = []
+    for _ in range(many):
+        stranger = socket.socket()
+        stranger.bind((first, 0))
+        stranger.connect((LOOPBACK, port))
+        stranger.send(b"GET /hello HTTP/1.1\r\nx-a: ")
+        made.append(stranger)
+    return made
+
+
+async def test_idle_connections_do_not_delay_a_probe(strangers: int) -> None:
+    assert strangers >= 1000
+    room = ConnectionLimits(total=4096, per_caller=64)
+    async with serving(PATIENT, room=room, grace=0) as served:
+        attack = anyio.to_thread.run_sync(idle_connections, served.port, strangers, "127.0.0.9")
+        probes: list[float] = []
+        made: list[socket.socket] = []
+
+        async def attacked() -> None:
+            made.extend(await attack)
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(attacked)
+            while True:
+                began = time.monotonic()
+                await served.hello()
+                probes.append(time.monotonic() - began)
+                await anyio.sleep(0.01)
+        await served.hello()
+        assert await ended(made) == strangers - 64
+        assert max(probes) < 2, sorted(probes)[-5:]
+        for stranger in made:
+            stranger.close()
+
+
+async def ended(connections: list[socket.socket]) -> int:
+    """Count the connections that the server has closed, once the number is stable."""
+    closed: set[socket.socket] = set()
+    with anyio.fail_after(60):
+        while True:
+            before = len(closed)
+            await anyio.sleep(0.2)
+            for connection in connections:
+                if connection not in closed and is_closed(connection):
+                    closed.add(connection)
+            if closed and len(closed) == before:
+                return before
+
+
+def is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+async def test_new_connection_replaces_its_callers_oldest_idle_one() -> None:
+    async with (
+        serving(PATIENT, room=ConnectionLimits(total=100, per_caller=2)) as served,
+        AsyncExitStack() as connections,
+    ):
+        first, second, third = [await connections.enter_async_context(served.connected()) for _ in range(3)]
+        assert await first.rest() == b""
+        await begin_wait(served, second)
+        fourth = await connections.enter_async_context(served.connected())
+        assert await third.rest() == b""  # although the second is older, because it has a request
+        served.released.set()
+        assert (await second.until(b"{}")).startswith(b"HTTP/1.1 200 ")
+        await fourth.send(b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (await fourth.until(b"{}")).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_caller_with_only_busy_connections_gets_no_more() -> None:
+    async with serving(PATIENT, room=ConnectionLimits(total=100, per_caller=1)) as served, served.connected() as busy:
+        await begin_wait(served, busy)
+        async with served.connected() as refused:
+            assert await refused.rest() in (b"", b"<reset>")
+        served.released.set()
+        await busy.until(b"{}")
+        await served.hello()
+
+
+async def test_full_server_closes_the_oldest_idle_connection() -> None:
+    room = ConnectionLimits(total=2, per_caller=2, proxies=frozenset({"127.0.0.8"}))
+    async with serving(PATIENT, room=room) as served:
+        with socket.socket() as proxy, socket.socket() as stranger:
+            for client, address in ((proxy, "127.0.0.8"), (stranger, "127.0.0.9")):
+                client.bind((address, 0))
+                await anyio.to_thread.run_sync(client.connect, (LOOPBACK, served.port))
+            await served.hello()
+            assert is_closed(stranger)
+            assert not is_closed(proxy)
+
+
+async def begin_wait(served: Served, client: Raw) -> None:
+    await client.send(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n")
+    await served.waiting.wait()

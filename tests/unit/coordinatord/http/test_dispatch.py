@@ -2,11 +2,12 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import pytest
 
-from common.daemon.asgi import Message
+from common.daemon.asgi import Message, Scope
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.http.bodies import BodyBudget, BodyReader
@@ -23,7 +24,7 @@ from coordinatord.http.response_cache import (
     with_etag,
 )
 from coordinatord.http.responses import Response
-from coordinatord.http.routing import Request, Route
+from coordinatord.http.routing import Form, Request, Route
 from coordinatord.http.streaming import ResponseSourceFailed, StreamedResponse, send_streamed_response
 from coordinatord.http.uploads import TransferLimits, UploadReader
 from coordinatord.storage.database.snapshot_sql import Snapshot
@@ -37,13 +38,11 @@ async def _handler(_: Request) -> Response:
     return Response(200, b"")
 
 
-def _route(path: str) -> Route:
-    return Route(method="GET", path=path, id="rows", tag="Rows", about="", handler=_handler, replies=())
-
+route_of = partial(Route, id="rows", tag="Rows", about="", replies=())
 
 MATCHER = Matcher(
     [
-        _route(path)
+        route_of(method="GET", path=path, handler=_handler)
         for path in (
             "/evm/jobs/{job_id}",
             "/evm/jobs/summary",
@@ -91,14 +90,14 @@ async def is_ready() -> bool:
     return True
 
 
-async def no_session(_: str) -> SessionRow | None:
-    return None
+async def session_of(token: str) -> SessionRow:
+    return SessionRow(token.encode(), None)
 
 
 def application(routes: list[Route], position: Standing) -> CallerLimits:
-    budget = BodyBudget(1000)
-    uploads = UploadReader(budget, TransferLimits(8, 8), max_bytes=1000, min_bytes_per_s=1, stall_timeout_s=1)
-    services = DispatcherServices(is_ready, no_session, BodyReader(60, 1), budget, uploads, BlockCache(position))
+    budget = BodyBudget(1 << 20)
+    uploads = UploadReader(budget, TransferLimits(1, 1), max_bytes=1000, min_bytes_per_s=1, stall_timeout_s=1)
+    services = DispatcherServices(is_ready, session_of, BodyReader(60, 1), budget, uploads, BlockCache(position))
     return CallerLimits(Dispatcher(routes, services), TokenBuckets(1e9, 1e9), frozenset())
 
 
@@ -115,13 +114,34 @@ async def test_read_after_a_write_is_not_answered_from_before_it(written: int, i
         return Response(written, b"{}")
 
     routes = [
-        Route(method="GET", path="/rows", id="rows", tag="Rows", about="", handler=read, replies=(), index_backed=True),
-        Route(method="POST", path="/rows", id="rows", tag="Rows", about="", handler=write, replies=()),
+        route_of(method="GET", path="/rows", handler=read, index_backed=True),
+        route_of(method="POST", path="/rows", handler=write),
     ]
     app = application(routes, Standing(AT_6, known=AT_5))  # the index advanced after its last read
     for method in ("GET", "GET", "POST", "GET"):
         await ask(app, scope(method, "/rows"))
     assert reads == (2 if is_read_again else 1)
+
+
+async def test_uploads_are_counted_by_network_and_wallet() -> None:
+    statuses: list[int] = []
+
+    def upload(client: str, wallet: str) -> Scope:
+        kind = "multipart/form-data; boundary=b"
+        return scope("POST", "/files", client, content_type=kind, authorization=f"Bearer {wallet}")
+
+    async def receive(_: Request) -> Response:
+        if not statuses:
+            statuses.append(0)
+            others = (("2001:db8:1:2:ffff::2", "two"), ("2001:db8:1:3::1", "one"), ("2001:db8:1:3::1", "two"))
+            for client, wallet in others:
+                statuses.append((await ask(app, upload(client, wallet))).status)
+        return Response(200, b"{}")
+
+    route = route_of(method="POST", path="/files", handler=receive, form=Form({}, ()), session=True)
+    app = application([route], Standing(AT_5))
+    await ask(app, upload("2001:db8:1:2::1", "one"))
+    assert statuses == [0, 429, 429, 200]
 
 
 AT_5, AT_5_FORKED, AT_6 = Snapshot(5, b"a", 1), Snapshot(5, b"b", 1), Snapshot(6, b"c", 2)
