@@ -27,13 +27,12 @@ _DATABASE_TESTS: Final = (
     f"{IN}/indexer/test_journal.py::test_a_fork_at_the_edge_leaves_the_index_of_a_fresh_replay",
     f"{IN}/indexer/test_journal.py::test_what_lies_below_the_window_is_kept_no_longer",
     f"{IN}/book/test_leases.py",
-    f"{IN}/book/test_polling_together.py",
     f"{IN}/events/test_progress.py",
     f"{IN}/failover/test_connections.py",
     f"{IN}/failover/test_commits.py",
 )
 # Query plans must not grow with the book. The tests use counts that servers before version 15 report too late.
-_PLANS: Final = f"{IN}/book/test_growth.py"
+_PLANS: Final = f"{IN}/book/test_long_books.py"
 
 
 def peers() -> list[Peer]:
@@ -82,7 +81,7 @@ def _of_the_document() -> list[Peer]:
 
 
 def _of_openai() -> list[Peer]:
-    files = (f"{IN}/files/test_openai_client.py", f"{IN}/files/test_openai_page.py")
+    files = (f"{IN}/files/test_openai.py",)
 
     def rows(said: str) -> str | None:
         right = re.search(r"^right +OpenAI's client for Node", said, re.MULTILINE)

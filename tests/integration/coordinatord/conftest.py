@@ -4,12 +4,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
+from coordinatord.storage.database.connections import Database, open_database
+from coordinatord.storage.database.migration import migrate
 from devnet.accounts import DevWallet
 from devnet.world import World
 from tests.integration.coordinatord.scene.batching import Batching
-from tests.integration.coordinatord.scene.party import Party, wallet_of
+from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.shows import assert_shown
 from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged
+from tests.integration.coordinatord.scene.streams import Streams, streams_of
 
 
 @pytest.fixture
@@ -35,15 +38,23 @@ async def stage(
 
 
 @pytest.fixture
+async def streams(stage: Stage, seen: list[Seen]) -> AsyncIterator[Streams]:
+    async with streams_of(stage, seen) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """A migrated database, without a coordinator."""
+    async with open_database(database_url, max_size=8) as opened:
+        async with opened.connection() as connection:
+            await migrate(connection)
+        yield opened
+
+
+@pytest.fixture
 def party(stage: Stage) -> Callable[[DevWallet], Party]:
-    ground = stage.ground
-
-    def make(wallet: DevWallet) -> Party:
-        return Party(
-            wallet_of(wallet), ground.domains, ground.config.addresses.job_registry, stage.http, wallet.box_key
-        )
-
-    return make
+    return lambda wallet: Party.at(wallet, stage.ground.config.addresses, stage.http)
 
 
 @pytest.fixture

@@ -12,11 +12,10 @@ from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, QueuedRela
 from coordinatord.chain.relayer.queue_sql import take_relays
 from coordinatord.run import app
 from devnet.world import World
-from tests.integration.coordinatord.orders.test_budgets import wallet_with
 from tests.integration.coordinatord.relayer.running import BOOK, submit
 from tests.integration.coordinatord.scene.batching import Batching
-from tests.integration.coordinatord.scene.new_wallets import fund
-from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
+from tests.integration.coordinatord.scene.new_wallets import fund, wallet_with
+from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged, until
 from tests.support.invariants.batches import broken_batches
@@ -47,9 +46,7 @@ async def quiet(world: World, database_url: str, seen: list[Seen]) -> AsyncItera
 
 
 async def quiet_batching(world: World, quiet: Stage) -> Batching:
-    wallet = world.wallets.with_role("client")[0]
-    registry = quiet.ground.config.addresses.job_registry
-    owner = Party(wallet_of(wallet), quiet.ground.domains, registry, quiet.http, wallet.box_key)
+    owner = Party.at(world.wallets.with_role("client")[0], quiet.ground.config.addresses, quiet.http)
     await owner.sign_in()
     return await Batching.of(quiet, owner)
 

@@ -1,16 +1,77 @@
-"""Responses of the batch routes."""
+"""Batches from their upload to their files, and responses of the batch routes."""
 
 import anyio
 import httpx
 import pytest
 
+from common.scalars import base64_of
 from tests.integration.coordinatord.scene.batching import CREATE, Batching
 from tests.integration.coordinatord.scene.faults import unreachable
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Stage, until
+from tests.support.invariants.batches import broken_batches
 
 pytestmark = pytest.mark.anyio
+
+
+async def settle(provider: Party, job: str) -> None:
+    assert (await provider.run(provider.claim(job))).status_code == 201
+    settled = await provider.run(provider.settle(job, result=base64_of(b"sealed result")))
+    assert settled.status_code == 201, settled.text
+
+
+@shows("POST /v1/batches", 200)
+@shows("GET /v1/batches/{id}", 200)
+async def test_batch_output_has_a_line_per_job(
+    batching: Batching, client: Party, provider: Party, stage: Stage
+) -> None:
+    settles, fails, taken_back = batching.submitter.lines(3)
+    created = await batching.create(settles, b"", b"no json", fails, taken_back, metadata={"project": "x"})
+    assert created["status"] == "validating"
+    assert created["metadata"] == {"project": "x"}
+    assert created["expires_at"] - created["created_at"] == 86_400
+    posted = await batching.until(created["id"], status="in_progress", counts=(0, 1, 4))
+    assert posted["output_file_id"] is None
+    for line in (settles, fails, taken_back):
+        await until(lambda line=line: stage.http.get(f"/v1/jobs/{line['job_id']}"), 200)  # type: ignore[misc]
+    await settle(provider, settles["job_id"])
+    await provider.run(provider.claim(fails["job_id"]))
+    await provider.run(provider.fail(fails["job_id"]))
+    cancelled = await stage.http.post(
+        f"/v1/jobs/{taken_back['job_id']}/cancel", json=client.cancel(taken_back["job_id"])
+    )
+    assert cancelled.status_code == 200
+
+    done = await batching.until(created["id"], status="completed", counts=(1, 3, 4))
+    (output,) = await batching.lines(done["output_file_id"])
+    assert output == {
+        "id": f"batch_req_{done['id']}_1",
+        "custom_id": None,
+        "response": {"status_code": 200, "request_id": settles["job_id"], "body": None},
+        "error": None,
+        "svc": {
+            "job_id": settles["job_id"],
+            "result_cid": output["svc"]["result_cid"],
+            "provider": 1,
+            "rate_in": "1000000",
+            "rate_out": "2000000",
+            "completion_tok": 10,
+        },
+    }
+    errors = await batching.lines(done["error_file_id"])
+    assert [(line["id"].rpartition("_")[2], line["error"]["code"]) for line in errors] == [
+        ("3", "invalid_json"),
+        ("4", "provider_fail"),
+        ("5", "cancelled"),
+    ]
+    assert [line["svc"] for line in errors] == [
+        {"job_id": None, "line": 3},
+        {"job_id": fails["job_id"], "line": 4},
+        {"job_id": taken_back["job_id"], "line": 5},
+    ]
+    assert done["in_progress_at"] <= done["finalizing_at"] <= done["completed_at"]
+    assert await broken_batches(stage.ground.database, stage.ground.pins) == []
 
 
 def error(answer: httpx.Response) -> tuple[int, str | None, str | None]:
@@ -91,14 +152,6 @@ async def test_same_key_and_body_answer_with_the_same_batch(batching: Batching, 
     assert answer.status_code == 200
 
 
-@shows("POST /v1/batches", 402)
-async def test_body_without_an_input_file_asks_for_a_plan(batching: Batching) -> None:
-    model = {"model_id": 1, "lines": 3, "units_in": 10, "units_out": 10}
-    planned = await batching.post({"completion_window": "24h", "models": [model]})
-    assert planned.status_code == 402
-    assert planned.json() == {"plan": [{"model_id": "1", "lines": "3", "allocation": []}]}
-
-
 async def test_plan_shares_lines_among_providers_cheapest_first(
     batching: Batching, client: Party, provider: Party, rival: Party, stage: Stage
 ) -> None:
@@ -162,19 +215,8 @@ async def test_batch_is_its_owners_alone(batching: Batching, stranger: Party) ->
         assert (await batching.cancel(batch_id)).status_code == 404
 
 
-@shows("POST /v1/batches", 401, "invalid_session")
-@shows("GET /v1/batches", 401, "invalid_session")
-@shows("GET /v1/batches/{id}", 401, "invalid_session")
-@shows("POST /v1/batches/{id}/cancel", 401, "invalid_session")
 @shows("POST /v1/batches", 413, "body_too_large")
-async def test_batches_need_a_session(stage: Stage, batching: Batching) -> None:
-    for method, path in (
-        ("POST", "/v1/batches"),
-        ("GET", "/v1/batches"),
-        ("GET", "/v1/batches/batch_1"),
-        ("POST", "/v1/batches/batch_1/cancel"),
-    ):
-        assert error(await stage.http.request(method, path, json={}))[:2] == (401, "invalid_session")
+async def test_batch_body_over_1_mib_is_refused(stage: Stage, batching: Batching) -> None:
     large = await stage.http.post("/v1/batches", content=b" " * (2**20 + 1), headers=batching.owner.authorization)
     assert large.status_code == 413
 

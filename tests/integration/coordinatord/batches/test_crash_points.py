@@ -15,10 +15,9 @@ import pytest
 from common.scalars import base64_of
 from coordinatord.api.batches.worker import BatchWorker
 from coordinatord.run import app
-from devnet.accounts import DevWallet
 from devnet.world import World
 from tests.integration.coordinatord.scene.batching import Batching
-from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
+from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged, until
 from tests.support.faults.crash_points import CrashPoints
 from tests.support.invariants.batches import broken_batches
@@ -111,11 +110,10 @@ async def on(world: World, database_url: str) -> AsyncIterator[Stage]:
 
 @pytest.fixture
 async def scene(on: Stage, world: World) -> Scene:
-    def party(wallet: DevWallet) -> Party:
-        registry = on.ground.config.addresses.job_registry
-        return Party(wallet_of(wallet), on.ground.domains, registry, on.http, wallet.box_key)
-
-    owner, provider = party(world.wallets.with_role("client")[0]), party(world.wallets.with_role("provider")[0])
+    owner, provider = (
+        Party.at(world.wallets.with_role(role)[0], on.ground.config.addresses, on.http)
+        for role in ("client", "provider")
+    )
     await owner.sign_in()
     await provider.sign_in("provider")
     return Scene(on, await Batching.of(on, owner), provider, CrashPoints("coordinatord", (_BATCHES,)))

@@ -1,7 +1,26 @@
 """A market in the tables alone, with jobs, models and providers that are on no chain."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from coordinatord.chain.indexer.tables_sql import build_job_indexes, drop_job_indexes
-from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.migration import migrate
+
+
+@asynccontextmanager
+async def market(
+    url: str, max_size: int = 3, *, models: int = 1, providers: int = 0, jobs: int = 0
+) -> AsyncIterator[Database]:
+    """Open a new database with an index, and these numbers of rows."""
+    async with open_database(url, max_size=max_size) as database:
+        async with database.connection() as connection:
+            await migrate(connection)
+            await begin_index(connection)
+            await add_models(connection, models)
+            await add_providers(connection, providers)
+            await add_jobs(connection, jobs, models=models)
+        yield database
 
 
 async def begin_index(connection: Connection) -> None:

@@ -14,7 +14,7 @@ from devnet.ports import pick_free
 from devnet.postgres import Postgres, running_standby
 from devnet.world import World
 from tests.integration.conftest import Services
-from tests.integration.coordinatord.scene.party import Party, wallet_of
+from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage, configured, staged
 
 pytestmark = pytest.mark.anyio
@@ -74,9 +74,7 @@ async def test_reads_use_the_standby_and_fall_back_to_the_primary(
     config = configured(world, database_url, DATABASE_REPLICA_URLS=replica_url)
     async with staged(world, config, []) as stage:
         wallet = world.wallets.with_role("client")[0]
-        client = Party(
-            wallet_of(wallet), stage.ground.domains, config.addresses.job_registry, stage.http, wallet.box_key
-        )
+        client = Party.at(wallet, config.addresses, stage.http)
         first = (await client.post())["job_id"]
         block = int(str(await stage.fetchval("select block_number from index_position")))
         await until_at(replica_url, block)

@@ -26,7 +26,7 @@ BOUNDED: Final = {
 }  # fmt: skip
 GROWN: Final = sorted({*FILLED, "jobs"} - BOUNDED)
 _REMOVAL: Final = "a part of statements by `remove_due`, which are planned where it is called"
-_PAGES: Final = "put together for each list: test_job_pages counts the rows that each of them passes over"
+_PAGES: Final = "put together for each list: test_long_books counts the rows that each of them passes over"
 
 # Names in statements that are not constants of their module.
 PARTS: Final = {

@@ -11,9 +11,8 @@ from common.messages.escrow import HandoverAuth
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from devnet.world import World
-from tests.integration.coordinatord.scene.escrows import MOCK, OPERATOR_KEY, RELEASE, allow, announced, code, custody_of
-from tests.integration.coordinatord.scene.faults import status, unreachable
-from tests.integration.coordinatord.scene.node_faults import node_error, view
+from tests.integration.coordinatord.scene.escrows import MOCK, OPERATOR_KEY, RELEASE, allow, code, custody_of
+from tests.integration.coordinatord.scene.faults import node_error, status, unreachable, view
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged
 
@@ -136,11 +135,16 @@ async def test_joining_instance_says_that_it_waits_for_its_keys(
             assert answer.headers["x-svc-retryable"] == "true"
 
 
-async def test_evidence_of_a_development_escrow_names_what_runs(stage: Stage) -> None:
-    key = await announced(stage)
-    evidence = (await stage.http.get("/key")).json()["evidence"]
-    assert evidence["type"] == "mock-coordinator-v1"
-    assert evidence["report_data"] == report_data(key).hex()
-    assert evidence["measurement"] == mock_measurement(RELEASE).hex()
-    assert (evidence["debug"], evidence["release"], evidence["tcb"]) == (False, RELEASE, "mock")
-    assert evidence["quote"]
+@shows("GET /key", 403, "escrow_unavailable")
+@shows("POST /release", 403, "escrow_unavailable")
+@shows("POST /release", 413, "body_too_large")
+@shows("POST /handover", 403, "escrow_unavailable")
+@shows("POST /handover", 413, "body_too_large")
+@pytest.mark.parametrize("stage_settings", [{}], ids=["off"])
+async def test_escrow_routes_answer_that_there_is_none(stage: Stage) -> None:
+    for path, size in (("/release", 2048), ("/handover", 4096)):
+        answer = await stage.http.post(path, json={})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "escrow_unavailable")
+        assert answer.headers["x-svc-retryable"] == "false"
+        assert (await stage.http.post(path, content=b" " * (size + 1))).status_code == 413
+    assert (await stage.http.get("/key")).json()["error"]["code"] == "escrow_unavailable"

@@ -11,19 +11,10 @@ from coordinatord.api.events.events_sql import EventFilter, LoggedEvent
 from coordinatord.api.events.hub import EventHub
 from coordinatord.api.events.listeners import MAX_EVENTS_PER_PIECE, Listener
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.connections import Database, open_database
-from coordinatord.storage.database.migration import migrate
+from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.notices import INDEX_MOVED, Notices
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with open_database(database_url, max_size=4) as opened:
-        async with opened.connection() as connection:
-            await migrate(connection)
-        yield opened
 
 
 async def append(database: Database, *jobs: int, model: int = 1, kind: EventKind = EventKind.POSTED) -> list[int]:

@@ -1,6 +1,5 @@
 """Progress of jobs before their blocks: what is reported at each step, and when it is withdrawn."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -11,8 +10,8 @@ from common.scalars import base64_of
 from tests.integration.coordinatord.relayer.mining import authorization_cancelled, money_moves, until_pooled
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.shows import shows
-from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged, until
-from tests.integration.coordinatord.scene.streams import Streams, streams_of
+from tests.integration.coordinatord.scene.stage import Stage, configured, staged, until
+from tests.integration.coordinatord.scene.streams import Streams
 from tests.integration.coordinatord.scene.unmined import mined_again, no_blocks, polling, until_true
 
 pytestmark = pytest.mark.anyio
@@ -20,12 +19,6 @@ pytestmark = pytest.mark.anyio
 NO_JOB = "0x" + "12" * 32
 ASYNC = {"prefer": "handling=lenient, respond-async; wait=1"}
 RESULT = b"sealed result"
-
-
-@pytest.fixture
-async def streams(stage: Stage, seen: list[Seen]) -> AsyncIterator[Streams]:
-    async with streams_of(stage, seen) as opened:
-        yield opened
 
 
 async def op(who: Party, body: Body, **more: str) -> httpx.Response:

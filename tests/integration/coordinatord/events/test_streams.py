@@ -1,6 +1,4 @@
-"""Event streams as clients see them: live, resumed, withdrawn, refused and ended."""
-
-from collections.abc import AsyncIterator
+"""Event streams as clients see them: live, resumed, withdrawn, refused, limited and ended."""
 
 import anyio
 import pytest
@@ -10,18 +8,13 @@ from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.faults import unreachable
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.shows import shows
-from tests.integration.coordinatord.scene.stage import Seen, Stage, until
-from tests.integration.coordinatord.scene.streams import Streams, streams_of
+from tests.integration.coordinatord.scene.stage import Stage, until
+from tests.integration.coordinatord.scene.streams import Streams
 
 pytestmark = pytest.mark.anyio
 
+
 NO_JOB = "0x" + "12" * 32
-
-
-@pytest.fixture
-async def streams(stage: Stage, seen: list[Seen]) -> AsyncIterator[Streams]:
-    async with streams_of(stage, seen) as opened:
-        yield opened
 
 
 @shows("GET /v1/jobs/{id}/events", 200)
@@ -78,7 +71,6 @@ async def test_batch_is_told_at_once_and_whenever_it_has_changed(
 @shows("GET /v1/jobs/{id}/events", 404, "not_found")
 @shows("GET /v1/jobs/{id}/events", 400, "invalid_request_error")
 @shows("GET /v1/batches/{id}/events", 404, "not_found")
-@shows("GET /v1/batches/{id}/events", 401, "invalid_session")
 @shows("GET /evm/events", 400, "invalid_request_error")
 async def test_what_cannot_be_followed_is_refused_as_it_is_read(client: Party, streams: Streams) -> None:
     await client.sign_in()
@@ -88,7 +80,6 @@ async def test_what_cannot_be_followed_is_refused_as_it_is_read(client: Party, s
         (f"/v1/jobs/{NO_JOB}/events", {"last-event-id": "x"}, 400),
         ("/evm/events?after=-1", {}, 400),
         ("/evm/events?state=open", {}, 400),
-        ("/v1/batches/none/events", {}, 401),
         ("/v1/batches/none/events", client.authorization, 404),
     ):
         async with streams.open(path, headers) as refused:
@@ -118,3 +109,25 @@ async def test_nothing_is_followed_while_the_index_trails(client: Party, stage: 
         await until(lambda: stage.http.get("/readyz"), 503)
         async with streams.open("/v1/batches/none/events", client.authorization) as refused:
             assert refused.response.status_code == 503
+
+
+@shows("GET /evm/events", 429, "busy")
+@shows("GET /v1/jobs/{id}/events", 429, "busy")
+@shows("GET /v1/batches/{id}/events", 429, "busy")
+@pytest.mark.parametrize("stage_settings", [{"event_listeners_per_caller": 1, "event_listeners": 1}], ids=["limited"])
+async def test_caller_beyond_its_limit_is_refused_without_waiting(
+    batching: Batching, client: Party, provider: Party, streams: Streams
+) -> None:
+    job = (await client.post())["job_id"]
+    batch = await batching.create(*batching.submitter.lines(1))
+    async with streams.open("/evm/events") as followed:
+        await followed.block()
+        for path in ("/evm/events", f"/v1/jobs/{job}/events", f"/v1/batches/{batch['id']}/events"):
+            async with streams.open(path, client.authorization) as refused:
+                assert refused.response.status_code == 429
+                assert refused.response.headers["x-svc-retryable"] == "true"
+        with anyio.fail_after(10):
+            polled = await streams.http.get(
+                "/evm/jobs?state=Open&model=2&free=1&wait=30", headers=provider.authorization
+            )
+        assert polled.json()["jobs"] == []

@@ -14,8 +14,7 @@ from coordinatord.api.files.files_sql import FileRow, new_file_id
 from coordinatord.base.errors import Retryable
 from coordinatord.http.uploads import MAX_UPLOAD_MEMORY_BYTES
 from coordinatord.run.janitor import Janitor
-from coordinatord.storage.database.connections import Database, open_database
-from coordinatord.storage.database.migration import migrate
+from coordinatord.storage.database.connections import Database
 from coordinatord.storage.pins.containers import Containers
 from coordinatord.storage.pins.requests import RequestSigner, StoreRequests
 from coordinatord.storage.pins.store import PinningStore, bucket_url, open_pin_store
@@ -29,14 +28,6 @@ pytestmark = pytest.mark.anyio
 MIB = 1 << 20
 OWNER = b"\x01" * 20
 RETENTION = 2_592_000
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with open_database(database_url, max_size=8) as database:
-        async with database.connection() as connection:
-            await migrate(connection)
-        yield database
 
 
 @pytest.fixture

@@ -1,5 +1,8 @@
-"""Send requests generated from /openapi.json. It must describe every response, and none may be an internal error."""
+"""Generated requests: /openapi.json describes every response. Tests show every response of the specification."""
 
+import importlib
+from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 from urllib.parse import quote, urlencode
 
@@ -10,12 +13,74 @@ from hypothesis import strategies as st
 
 from common.api.error_bodies import ErrorType
 from tests.integration.coordinatord.scene.escrows import MOCK
-from tests.integration.coordinatord.scene.from_schema import Schema, operations, strayed
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.specification import SPECIFICATION
 from tests.integration.coordinatord.scene.stage import Stage
 
 pytestmark = pytest.mark.anyio
+
+
+Schema = dict[str, Any]
+
+_JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(min_value=2**60, max_value=2**300),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=20),
+    st.sampled_from(["", "0x", "-1", "01", "1e3", "١٢", "0x" + "g" * 64, "AB==", "\u0000", "bafy"]),
+    st.lists(st.integers(), max_size=3),
+    st.dictionaries(st.text(max_size=5), st.integers(), max_size=3),
+)
+
+
+def values(schema: Schema) -> st.SearchStrategy[Any]:
+    """Generate values that the schema allows."""
+    if "anyOf" in schema:
+        return st.one_of([values(one) for one in schema["anyOf"]])
+    if "enum" in schema:
+        return st.sampled_from(schema["enum"])
+    match schema.get("type"):
+        case "null":
+            return st.none()
+        case "boolean":
+            return st.booleans()
+        case "integer":
+            return st.integers(schema.get("minimum", 0), schema.get("maximum", 2**53 - 1))
+        case "array":
+            return st.lists(values(schema["items"]), max_size=min(3, schema.get("maxItems", 3)))
+        case "object":
+            return _objects(schema)
+        case "string" if "pattern" in schema:
+            text = st.from_regex(schema["pattern"], fullmatch=True)
+            return text.filter(lambda t: len(t) <= schema.get("maxLength", 10**9))
+        case _:
+            return st.text(max_size=min(30, schema.get("maxLength", 30)))
+
+
+def _objects(schema: Schema) -> st.SearchStrategy[dict[str, Any]]:
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    return st.fixed_dictionaries(
+        {name: strayed(properties[name]) for name in required},
+        optional={name: strayed(one) for name, one in properties.items() if name not in required},
+    )
+
+
+def strayed(schema: Schema) -> st.SearchStrategy[Any]:
+    """Generate values that match the schema, and in one of ten cases values that do not."""
+    return st.integers(0, 9).flatmap(lambda n: values(schema) if n else _JUNK)
+
+
+def operations(document: Schema) -> st.SearchStrategy[tuple[str, str, Schema]]:
+    """Yield (path, method, operation)."""
+    return st.sampled_from(
+        [
+            (path, method, operation)
+            for path, methods in document["paths"].items()
+            for method, operation in methods.items()
+        ]
+    )
 
 
 @pytest.fixture
@@ -29,7 +94,7 @@ async def _document(stage: Stage) -> Schema:
     return document
 
 
-def _judge(document: Schema, operation: Schema, answer: Any) -> None:
+def assert_described(document: Schema, operation: Schema, answer: Any) -> None:
     """Check that the operation describes the headers and body of the response."""
     described = operation["responses"].get(str(answer.status_code))
     assert described is not None, f"{answer.status_code} is not described: {answer.text}"
@@ -66,7 +131,7 @@ async def test_responses_match_the_openapi_document(stage: Stage, client: Party,
     for (_, _, operation), request in requests:
         answer = await stage.http.request(**request, headers=provider.authorization)
         assert answer.status_code < 500, (request, answer.text)
-        _judge(document, operation, answer)
+        assert_described(document, operation, answer)
 
 
 def _request(chosen: tuple[str, str, Schema], data: st.DataObject) -> dict[str, Any]:
@@ -91,50 +156,12 @@ def _request(chosen: tuple[str, str, Schema], data: st.DataObject) -> dict[str, 
     return request
 
 
-async def test_answers_of_the_whole_life_of_a_job_are_described(stage: Stage, client: Party, provider: Party) -> None:
-    document = await _document(stage)
-    paths = document["paths"]
-    body = await client.paid()
-    order = {name: value for name, value in body.items() if name not in {"auth_sig", "amount", "container"}}
-    job = body["job_id"]
-    probe = {"model_id": 1, "sla_secs": 60, "units_in": 1, "units_out": 1}
-    outdated = client.pay(body, 1)
-    for operation, answer in (
-        (paths["/v1/jobs"]["post"], await stage.http.post("/v1/jobs", json=probe)),
-        (paths["/v1/jobs"]["post"], await stage.http.post("/v1/jobs", json=order)),
-        (paths["/v1/jobs"]["post"], await stage.http.post("/v1/jobs", json=outdated)),
-        (paths["/v1/jobs"]["post"], await stage.http.post("/v1/jobs", json=body)),
-        (paths["/v1/jobs"]["post"], await stage.http.post("/v1/jobs", json=body)),
-        (paths["/evm/ops"]["post"], await provider.run(provider.claim(job))),
-        (paths["/evm/ops"]["post"], await provider.run(provider.claim(job))),
-        (paths["/evm/ops"]["post"], await provider.run(provider.settle(job, result="AAAA"))),
-        (paths["/v1/jobs/{id}"]["get"], await stage.http.get(f"/v1/jobs/{job}")),
-        (paths["/evm/jobs/{job_id}"]["get"], await stage.http.get(f"/evm/jobs/{job}")),
-        (paths["/evm/jobs"]["get"], await stage.http.get("/evm/jobs")),
-        (paths["/evm/jobs/summary"]["get"], await stage.http.get(f"/evm/jobs/summary?owner={client.address}")),
-        (
-            paths["/v1/jobs/{id}/cancel"]["post"],
-            await stage.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job)),
-        ),
-        (paths["/evm/asks"]["put"], await provider.publish(provider.asks(1, (1, 60, 1, 1)))),
-        (paths["/evm/asks"]["get"], await stage.http.get("/evm/asks")),
-        (paths["/evm/asks/floors"]["get"], await stage.http.get("/evm/asks/floors")),
-        (paths["/evm/providers"]["get"], await stage.http.get("/evm/providers")),
-        (paths["/v1/models"]["get"], await stage.http.get("/v1/models")),
-        (paths["/v1/models/{name}"]["get"], await stage.http.get("/v1/models/demo/text-small")),
-        (paths["/v1/models/{name}"]["get"], await stage.http.get("/v1/models/demo/none")),
-        (paths["/evm/chain"]["get"], await stage.http.get("/evm/chain")),
-        (paths["/key"]["get"], await stage.http.get("/key")),
-    ):
-        _judge(document, operation, answer)
-
-
 async def test_responses_of_a_filled_index_match_the_document(stage: Stage) -> None:
     document = await _document(stage)
     known = (await stage.http.get("/v1/models")).headers["etag"]
     unchanged = await stage.http.get("/v1/models", headers={"if-none-match": known})
     assert unchanged.status_code == 304
-    _judge(document, document["paths"]["/v1/models"]["get"], unchanged)
+    assert_described(document, document["paths"]["/v1/models"]["get"], unchanged)
     for path, methods in document["paths"].items():
         for operation in methods.values():
             assert not ("304" in operation["responses"] and path.startswith("/v1/batches"))  # a session's own
@@ -149,3 +176,26 @@ async def test_document_describes_every_specified_answer(stage: Stage) -> None:
             assert str(status) in responses, (route, status)
             if code is not None and not code.startswith("<") and code not in get_args(ErrorType):
                 assert code in responses[str(status)]["description"], (route, status, code)
+
+
+def _marks(module: ModuleType) -> set[tuple[str, int, str | None]]:
+    shown = set()
+    for test in vars(module).values():
+        for mark in getattr(test, "pytestmark", []) if callable(test) else []:
+            if mark.name == "shows":
+                shown.add(mark.args)
+            if mark.name == "parametrize":
+                for case in mark.args[1]:
+                    shown |= {m.args for m in getattr(case, "marks", ()) if m.name == "shows"}
+    return shown
+
+
+def test_every_specified_answer_is_shown_by_a_test() -> None:
+    folder = Path(__file__).parents[1]
+    names = sorted(".".join(path.relative_to(folder).with_suffix("").parts) for path in folder.glob("*/test_*.py"))
+    shown = set()
+    for name in names:
+        shown |= _marks(importlib.import_module(f"tests.integration.coordinatord.{name}"))
+    wanted = {(route, status, code) for route, answers in SPECIFICATION.items() for status, code in answers}
+    assert wanted - shown == set()
+    assert shown - wanted == set()

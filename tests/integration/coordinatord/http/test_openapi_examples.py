@@ -16,6 +16,7 @@ from common.api.webhooks import EXAMPLE_WEBHOOK_ID
 from common.box import PublicKey, SecretKey
 from devnet.world import World
 from tests.integration.coordinatord.escrow.test_handover import request as handover_request
+from tests.integration.coordinatord.http.test_openapi import assert_described
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.escrows import MOCK, allow
 from tests.integration.coordinatord.scene.party import Body, Party
@@ -124,6 +125,7 @@ class Replay:
 
     def judge(self, name: str, answer: httpx.Response) -> None:
         _, _, operation = self.operation(name)
+        assert_described(self.document, operation, answer)
         response = operation["responses"][str(answer.status_code)]
         examples = response["content"].get("application/json", {}).get("examples", {})
         if not examples:
@@ -198,6 +200,9 @@ async def _a_job(replay: Replay, of_provider: Replay, client: Party, provider: P
     outdated = await replay.ask("postJob", "submission", client.pay(body, 1))
     assert outdated.status_code == 409
     job: str = (await replay.ask("postJob", "submission", body)).json()["job_id"]
+    again = await replay.http.post("/v1/jobs", json=body)
+    assert again.status_code == 409
+    assert_described(replay.document, replay.operation("postJob")[2], again)
     await replay.ask("listJobs")
     replay.real[worked_order.JOB_ID] = job
     await replay.ask("whyJob")

@@ -228,21 +228,6 @@ async def test_inline_containers_count_for_their_owner(stage: Stage, newcomer: P
     assert await stage.fetchval("select count(*) from relays") == 1
 
 
-async def test_upload_of_a_cancelled_job_keeps_its_expiry(stage: Stage, newcomer: Party) -> None:
-    await newcomer.sign_in()
-    content = newcomer.container()
-    upload = (await newcomer.upload("input", content)).json()
-    paid = {name: value for name, value in (await newcomer.paid(content)).items() if name != "container"}
-    answer = await stage.http.post("/v1/jobs", json={**paid, "container_cid": upload["svc"]["cid"]})
-    assert answer.status_code == 201, answer.text
-    config = stage.ground.config
-    assert await told_life(newcomer, upload["id"]) == config.file_retention_seconds
-    job = paid["job_id"]
-    assert (await stage.http.post(f"/v1/jobs/{job}/cancel", json=newcomer.cancel(job))).status_code == 200
-    await stage.sweep()
-    assert await told_life(newcomer, upload["id"]) == config.file_retention_seconds
-
-
 async def test_files_of_a_batch_without_a_result_are_kept_for_days(stage: Stage, newcomer: Party) -> None:
     await newcomer.sign_in()
     batching = await Batching.of(stage, newcomer)

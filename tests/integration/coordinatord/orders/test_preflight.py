@@ -8,8 +8,7 @@ from common.api import errors
 from common.scalars import base64_of
 from devnet.catalogue import SLA_WINDOWS_S
 from tests.integration.coordinatord.relayer.running import BOOK
-from tests.integration.coordinatord.scene.faults import unreachable
-from tests.integration.coordinatord.scene.node_faults import method, node_error, view
+from tests.integration.coordinatord.scene.faults import method, node_error, unreachable, view
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.specification import MALFORMED

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import httpx
 
+from common.address_book import AddressBook
 from common.box import PublicKey
 from common.container import commitment_of, seal
 from common.domains import Domains
@@ -40,6 +41,10 @@ class Party:
     box_key: bytes
     token: str = ""
     times: Iterator[int] = attrs.field(factory=lambda: itertools.count(int(time.time()) + 100))
+
+    @classmethod
+    def at(cls, wallet: DevWallet, book: AddressBook, http: httpx.AsyncClient) -> "Party":
+        return cls(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)
 
     @property
     def address(self) -> str:

@@ -17,15 +17,19 @@ _HASH = re.compile("0x[0-9a-f]{64}")
 _ERROR_NAME = re.compile("[A-Z][A-Za-z]+")
 
 
-def shows_relay_ends(route: str) -> Callable[[T], T]:
-    """Mark the responses that `relay_ends.check_each_end` checks."""
-
+def shows_each(answers: Iterable[tuple[str, int, str | None]]) -> Callable[[T], T]:
     def mark(test: T) -> T:
-        for status, code in (*((503, code) for code in relay_ends.CODES), (429, "busy"), (504, ANY_HASH)):
-            test = shows(route, status, code)(test)
+        for answer in answers:
+            test = shows(*answer)(test)
         return test
 
     return mark
+
+
+def shows_relay_ends(route: str) -> Callable[[T], T]:
+    """Mark the responses that `relay_ends.check_each_end` checks."""
+    dropped = [(route, 503, code) for code in relay_ends.CODES]
+    return shows_each([*dropped, (route, 429, "busy"), (route, 504, ANY_HASH)])
 
 
 def shows(route: str, status: int, code: str | None = None) -> pytest.MarkDecorator:

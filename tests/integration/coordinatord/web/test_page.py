@@ -13,12 +13,10 @@ import attrs
 import httpx
 import pytest
 
-from common.domains import Domains
 from common.scalars import base64_of
-from devnet.accounts import DevWallet
 from devnet.ports import pick_free
 from devnet.world import World
-from tests.integration.coordinatord.scene.party import Party, wallet_of
+from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.running import Coordinator, running
 from tests.integration.coordinatord.scene.stage import configured, environment
 from tests.support.fakes.browser import Browser, browsing, missing
@@ -76,11 +74,7 @@ async def market(world: World, database_url: str) -> AsyncIterator[Market]:
         running(settings(world, database_url), *ports) as coordinator,
         httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http,
     ):
-
-        def party(wallet: DevWallet) -> Party:
-            return Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)
-
-        client, provider = party(world.wallets.with_role("client")[0]), party(world.wallets.with_role("provider")[0])
+        client, provider = (Party.at(world.wallets.with_role(role)[0], book, http) for role in ("client", "provider"))
         await provider.sign_in("provider")
         yield Market(coordinator, client, provider, world, database_url, ports)
 

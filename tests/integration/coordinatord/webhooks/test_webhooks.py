@@ -199,10 +199,6 @@ async def test_webhooks_are_for_wallets_with_tokens_or_a_settled_job(stage: Stag
 @shows("POST /v1/webhooks", 400, "too_many_webhooks")
 @shows("POST /v1/webhooks", 400, "invalid_request_error")
 @shows("POST /v1/webhooks", 413, "body_too_large")
-@shows("POST /v1/webhooks/{id}/test", 401, "invalid_session")
-@shows("POST /v1/webhooks", 401, "invalid_session")
-@shows("GET /v1/webhooks", 401, "invalid_session")
-@shows("DELETE /v1/webhooks/{id}", 401, "invalid_session")
 async def test_what_cannot_be_added_is_refused(client: Party, stage: Stage) -> None:
     await client.sign_in()
     url = "https://hooks.example.org/"
@@ -217,13 +213,6 @@ async def test_what_cannot_be_added_is_refused(client: Party, stage: Stage) -> N
         assert refused.json()["error"]["param"] == param
     large = await stage.http.post("/v1/webhooks", content=b" " * (2**20 + 1), headers=client.authorization)
     assert large.status_code == 413
-    for method, path in (
-        ("POST", "/v1/webhooks"),
-        ("GET", "/v1/webhooks"),
-        ("DELETE", "/v1/webhooks/x"),
-        ("POST", "/v1/webhooks/x/test"),
-    ):
-        assert (await stage.http.request(method, path, json={"url": url})).status_code == 401
     async with anyio.create_task_group() as tasks:  # the limit also covers concurrent requests
         for _ in range(14):
             tasks.start_soon(lambda: stage.http.post("/v1/webhooks", json={"url": url}, headers=client.authorization))

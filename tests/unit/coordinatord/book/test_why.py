@@ -4,39 +4,15 @@ import attrs
 import pytest
 
 from common.api.why import Why
-from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.book.why import explain_open_job
 from coordinatord.api.book.why_sql import AskedWindow, OpenJob, ProviderFacts
 from coordinatord.chain.contracts.payment_token import Funds
 from coordinatord.storage.database.snapshot_sql import Snapshot
+from tests.unit.coordinatord.book.polling import row
 
 OWNER = b"\x01" * 20
-ROW = JobRow(
-    job_id=b"\x07" * 32,
-    owner=OWNER,
-    c=b"\x08" * 32,
-    model_id=1,
-    sla_secs=3600,
-    rate_in="100",
-    rate_out="200",
-    units_in=10,
-    units_out=10,
-    designated=0,
-    expires_at=2_000_000_000,
-    task_cid="bafy",
-    posted_block=5,
-    state=0,
-    ended_because=0,
-    provider_id=0,
-    claimed_at=0,
-    completion_tok=0,
-    result_cid=None,
-    model="demo",
-    ended_at=None,
-    amount="2014",
-    provider_paid=None,
-    fee_bps=0,
-    gas_fee="0",
+ROW = attrs.evolve(
+    row(7, owner=OWNER), sla_secs=3600, rate_in="100", rate_out="200", units_in=10, units_out=10, amount="2014"
 )
 JOB = OpenJob(
     ROW,

@@ -1,4 +1,4 @@
-"""Reliability sums over generated job ends, and the order of candidates that follows from the sums."""
+"""Candidates of an order: reliability and free capacity of providers, and the order that follows."""
 
 import random
 from collections import defaultdict
@@ -9,15 +9,17 @@ import attrs
 import pytest
 
 from common.api.limits import RELIABILITY_PERIOD_S
+from coordinatord.api.batches.plan import BatchPlanner, read_plan
 from coordinatord.api.book import candidates_sql, liveness_sql
-from coordinatord.api.book.candidates_sql import Demand
+from coordinatord.api.book.candidates_sql import Demand, read_candidates
+from coordinatord.api.book.liveness_sql import record_pick
 from coordinatord.api.book.registries_sql import read_asks, read_providers
 from coordinatord.api.book.reliability_sql import ALL_MODELS, ReliabilityCounter
-from coordinatord.storage.database.connections import Connection, Database, open_database
-from coordinatord.storage.database.migration import migrate
-from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
+from coordinatord.storage.database.connections import Connection, Database
+from tests.integration.coordinatord.book.market_rows import add_jobs, market
 
 pytestmark = pytest.mark.anyio
+
 
 NOW = 10_000_000
 SETTLED, FAILED, RECLAIMED, CANCELLED = 1, 3, 4, 2
@@ -26,13 +28,8 @@ Sums = dict[tuple[int, int], tuple[int, int, int, int | None, int | None]]
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    async with open_database(database_url, max_size=3) as database:
-        async with database.connection() as connection:
-            await migrate(connection)
-            await begin_index(connection)
-            await connection.execute("update index_position set block_time = $1", NOW)
-            await add_models(connection, 2)
-            await add_providers(connection, 4)
+    async with market(database_url, models=2, providers=4) as database:
+        await database.pool.execute("update index_position set block_time = $1", NOW)
         yield database
 
 
@@ -151,3 +148,81 @@ async def test_equal_prices_are_ordered_by_turn_then_reliability(database: Datab
             (0, 0, 0, None, None),
             (10, 0, 0, 7, 3),
         ]
+
+
+LIVENESS_MS = 15_000
+CAPACITY = 8
+
+
+@pytest.fixture
+async def market_of_three(database_url: str) -> AsyncIterator[Database]:
+    async with market(database_url, providers=3) as database:
+        await database.pool.execute("update providers set requested = $1", CAPACITY)
+        for provider in (1, 2, 3):
+            await database.pool.execute("insert into asks values ($1, 1, 3600, 10, 10)", provider)
+            await database.pool.execute("insert into liveness values ($1, 1, 5, clock_timestamp())", provider)
+        yield database
+
+
+async def load(database: Database, **jobs: int) -> None:
+    for provider, number in jobs.items():
+        await database.pool.execute(
+            "update providers set active_jobs = $2 where provider_id = $1", int(provider.removeprefix("p")), number
+        )
+
+
+async def rooms(database: Database, most: int | None) -> list[tuple[int, int]]:
+    demand = Demand(1, 3600, 1, 1) if most is None else Demand(1, 3600, 1, 1, rate_in=10, rate_out=10)
+    return [(ask.provider_id, ask.room) for ask in await read_candidates(database, demand, LIVENESS_MS, most)]
+
+
+async def test_equal_prices_rank_by_load(market_of_three: Database) -> None:
+    await load(market_of_three, p1=7, p2=0, p3=3)
+    assert await rooms(market_of_three, 3) == [(2, 8), (3, 5), (1, 1)]
+    await market_of_three.pool.execute("update asks set rate_in = 9 where provider_id = 1")
+    assert await rooms(market_of_three, 3) == [(1, 1), (2, 8), (3, 5)]
+
+
+async def test_light_loads_take_turns(market_of_three: Database) -> None:
+    await load(market_of_three, p2=1)
+    await record_pick(market_of_three, 1, 1)
+    assert [provider for provider, _ in await rooms(market_of_three, 3)] == [2, 3, 1]
+
+
+async def test_full_provider_is_no_candidate(market_of_three: Database) -> None:
+    await load(market_of_three, p1=8, p2=9)
+    assert await rooms(market_of_three, 3) == [(3, 8)]
+
+
+async def test_probe_lists_full_providers_last(market_of_three: Database) -> None:
+    await load(market_of_three, p1=8, p3=3)
+    await market_of_three.pool.execute("update asks set rate_in = 1 where provider_id = 1")
+    assert await rooms(market_of_three, None) == [(2, 8), (3, 5), (1, 0)]
+
+
+async def test_designated_orders_take_up_room(market_of_three: Database) -> None:
+    async with market_of_three.connection() as connection:
+        await add_jobs(connection, 5, models=1)
+    await market_of_three.pool.execute("update jobs set designated = 1 where ordinal < 4")
+    await market_of_three.pool.execute("update jobs set state = 3, ended_because = 5 where ordinal = 0")  # expired
+    # An offer with its post under way, and an offer with its post already in a block.
+    offer = (
+        "insert into pending_offers (job_id, relay_id, owner, c, model_id, sla_secs, rate_in, rate_out, units_in,"
+        " units_out, designated, expires_at, order_sig, pay_sig, fee_bps, gas_fee, task_cid)"
+        " select $1, 1, j.owner, j.c, 1, 3600, 10, 10, 1, 1, 1, j.expires_at, j.c, j.c, 250, 2000, ''"
+        " from jobs j where j.ordinal = 1"
+    )
+    await market_of_three.pool.execute(offer, b"\x77" * 32)
+    await market_of_three.pool.execute(
+        offer, await market_of_three.pool.fetchval("select job_id from jobs where ordinal = 1")
+    )
+    assert dict(await rooms(market_of_three, 3)) == {1: CAPACITY - 3 - 1, 2: CAPACITY, 3: CAPACITY}
+
+
+async def test_plan_fills_only_room(market_of_three: Database) -> None:
+    await load(market_of_three, p1=8, p2=6, p3=8)
+    model = {"model_id": 1, "lines": 5, "units_in": 5, "units_out": 5}
+    plan = await BatchPlanner(market_of_three, LIVENESS_MS).plan_models(
+        read_plan({"completion_window": "1h", "models": [model]})
+    )
+    assert [(share.provider_id, share.lines) for share in plan.plan[0].allocation] == [("2", "2")]

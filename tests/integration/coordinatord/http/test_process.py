@@ -1,3 +1,5 @@
+"""A coordinator as a process: its start, end and metrics, and no secret in its log."""
+
 import json
 import subprocess
 import sys
@@ -9,10 +11,10 @@ import anyio
 import httpx
 import pytest
 
-from common.domains import Domains
 from devnet.ports import LOOPBACK, pick_free
 from devnet.world import World
-from tests.integration.coordinatord.scene.party import Party, wallet_of
+from tests.integration.coordinatord.relayer.mining import mining_by_hand, until_pooled
+from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.running import Coordinator, running, start, until_ready
 from tests.integration.coordinatord.scene.stage import configured, environment, until
 from tests.support.faults.tcp_proxy import Trouble, tcp_proxy
@@ -26,24 +28,24 @@ async def coordinator(world: World, database_url: str) -> AsyncIterator[Coordina
         yield coordinator
 
 
+def party_of(world: World, database_url: str, role: str, http: httpx.AsyncClient) -> Party:
+    return Party.at(world.wallets.with_role(role)[0], configured(world, database_url).addresses, http)
+
+
 @pytest.fixture
 async def client(world: World, database_url: str, coordinator: Coordinator) -> AsyncIterator[Party]:
-    book = configured(world, database_url).addresses
-    wallet = world.wallets.with_role("client")[0]
     async with httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http:
-        yield Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)
+        yield party_of(world, database_url, "client", http)
 
 
 async def _until_broadcast(world: World) -> None:
     """Wait for a pending transaction, so that its request is in flight."""
     with anyio.fail_after(60):
-        while (await world.anvil.call("txpool_status"))["pending"] == "0x0":  # noqa: ASYNC110 - anvil tells nobody
-            await anyio.sleep(0.05)
+        await until_pooled(world.anvil)
 
 
 async def test_sigterm_drains_requests_and_exits_0(world: World, coordinator: Coordinator, client: Party) -> None:
     body = await client.paid()
-    await world.anvil.call("evm_setAutomine", False)
     answers: list[httpx.Response] = []
 
     async def post() -> None:
@@ -55,16 +57,13 @@ async def test_sigterm_drains_requests_and_exits_0(world: World, coordinator: Co
             while (await http.get("/readyz")).status_code == 200:
                 pass
 
-    try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(post)
-            await _until_broadcast(world)
-            coordinator.terminate()
-            with anyio.fail_after(60):
-                await until_stopping()
-            await world.anvil.call("evm_mine")
-    finally:
-        await world.anvil.call("evm_setAutomine", True)
+    async with mining_by_hand(world.anvil), anyio.create_task_group() as tasks:
+        tasks.start_soon(post)
+        await _until_broadcast(world)
+        coordinator.terminate()
+        with anyio.fail_after(60):
+            await until_stopping()
+        await world.anvil.call("evm_mine")
     assert answers[0].status_code == 201
     assert await coordinator.exit_status() == 0
 
@@ -90,20 +89,17 @@ async def test_killed_coordinator_finds_its_relay_again_and_posts_once(
     world: World, database_url: str, coordinator: Coordinator, client: Party
 ) -> None:
     body = await client.paid()
-    await world.anvil.call("evm_setAutomine", False)
 
     async def post_in_vain() -> None:
         with pytest.raises(httpx.TransportError):
             await client.http.post("/v1/jobs", json=body)
 
-    try:
+    async with mining_by_hand(world.anvil):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(post_in_vain)
             await _until_broadcast(world)
             coordinator.process.kill()
-    finally:
-        await world.anvil.call("evm_setAutomine", True)
-    await world.anvil.call("evm_mine")
+        await world.anvil.call("evm_mine")
     async with (
         running(environment(world, database_url), pick_free(), pick_free()) as second,
         httpx.AsyncClient(base_url=second.base_url, trust_env=False, timeout=30) as http,
@@ -153,3 +149,58 @@ async def test_coordinator_waits_for_its_database_at_start(world: World, databas
             process.kill()
             process.wait()
             sys.stderr.write(log.read_text())
+
+
+PATH_KEY = "a-key-in-the-address-of-the-node"
+
+
+async def test_log_at_debug_level_holds_no_secret(world: World, database_url: str, tmp_path: Path) -> None:
+    settings = environment(world, database_url, LOG_LEVEL="debug", RPC_URL=f"{world.anvil.rpc_url}/?key={PATH_KEY}")
+    log = tmp_path / "log"
+    said: list[str] = []
+    with log.open("wb") as errors:
+        async with (
+            running(settings, pick_free(), pick_free(), errors=errors.fileno()) as coordinator,
+            httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http,
+        ):
+            client, provider = (party_of(world, database_url, role, http) for role in ("client", "provider"))
+            session = await client.session_body()
+            assert (await http.post("/auth/session", json=session)).status_code == 200
+            await provider.sign_in("provider")
+            body = await client.paid()
+            assert (await http.post("/v1/jobs", json=body)).status_code == 201
+            claim = provider.claim(body["job_id"])
+            assert (await provider.run(claim)).status_code == 201
+            # Failures log the most: an unreachable node, and refused or invalid requests.
+            assert (await http.post("/v1/jobs", json=body)).status_code == 409
+            await http.post("/v1/jobs", content=json.dumps(body)[:-5])
+            await http.get("/evm/jobs?free=1", headers=provider.authorization)
+            said += [session["nonce"], session["signature"], client.token, provider.token, claim["signature"]]
+            said += [body[name] for name in ("signature", "auth_sig", "container")]
+            coordinator.terminate()
+            assert await coordinator.exit_status() == 0
+    written = log.read_text(encoding="utf-8")
+    secrets = {
+        "relayer key": settings["RELAYER_KEY"].removeprefix("0x"),
+        "pin store secret": settings["PIN_STORE_SECRET"],
+        "database password": database_url.partition("://")[2].partition(":")[2].partition("@")[0],
+        "key of the node": PATH_KEY,
+        **{f"what was sent, {n}": text.removeprefix("0x") for n, text in enumerate(said) if text},
+    }
+    assert '"level": "info"' in written
+    assert [name for name, secret in secrets.items() if secret in written] == []
+
+
+async def test_log_of_a_failing_boot_holds_no_secret(world: World, database_url: str, tmp_path: Path) -> None:
+    nowhere = database_url.rpartition("@")[0] + f"@127.0.0.1:{pick_free()}/gone"
+    node = f"http://127.0.0.1:{pick_free()}/{PATH_KEY}"
+    settings = environment(world, nowhere, LOG_LEVEL="debug", RPC_URL=node, startup_timeout_s=2)
+    log = tmp_path / "log"
+    with log.open("wb") as errors, pytest.raises(AssertionError, match="the coordinator ended"):
+        async with running(settings, pick_free(), pick_free(), errors=errors.fileno()):
+            pass
+    written = log.read_text(encoding="utf-8")
+    assert "\ncoordinatord: the database did not answer" in written
+    password = nowhere.partition("://")[2].partition(":")[2].partition("@")[0]
+    for secret in (password, PATH_KEY, settings["RELAYER_KEY"], settings["PIN_STORE_SECRET"]):
+        assert secret not in written
