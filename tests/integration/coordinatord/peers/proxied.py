@@ -14,7 +14,7 @@ import pytest
 from devnet.ports import LOOPBACK
 from tests.integration.coordinatord.peers.conftest import Served
 from tests.integration.coordinatord.scene.party import Party
-from tests.integration.coordinatord.server.nginx import running
+from tests.integration.coordinatord.server.test_reverse_proxy import running
 
 pytestmark = pytest.mark.anyio
 

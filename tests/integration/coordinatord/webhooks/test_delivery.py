@@ -22,8 +22,7 @@ from coordinatord.api.webhooks.endpoints import SealedSecrets, WebhookBody, Webh
 from coordinatord.api.webhooks.fanout import FanOut
 from coordinatord.base.clock import system_clock
 from coordinatord.chain.indexer.events_sql import take_back_events
-from coordinatord.storage.database.connections import Database, open_database
-from coordinatord.storage.database.migration import migrate
+from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.notices import INDEX_MOVED, Notices
 from tests.integration.coordinatord.webhooks.receiver import Got, Receiver, receiving
 from tests.support.fakes.funded import FUNDED
@@ -32,14 +31,6 @@ pytestmark = pytest.mark.anyio
 
 OWNER, OTHER = b"\xaa" * 20, b"\xbb" * 20
 KEY, NEWER_KEY = Secret("11" * 32), Secret("22" * 32)
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with open_database(database_url, max_size=6) as opened:
-        async with opened.connection() as connection:
-            await migrate(connection)
-        yield opened
 
 
 @pytest.fixture

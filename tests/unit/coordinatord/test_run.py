@@ -1,4 +1,4 @@
-"""The boot: failing nodes, ports in use, limits of the machine, and what is imported."""
+"""How a coordinator runs: its boot, readiness, metrics of the last hour, and the janitor."""
 
 import json
 import os
@@ -7,23 +7,30 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import anyio
 import pytest
 
 from common.daemon.operators_port import bind_operators_port
 from common.daemon.process import Fatal
 from common.domains import Domains
+from coordinatord.api.system.readiness import ReadinessReport, judge_readiness
+from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse
+from coordinatord.chain.indexer.position_sql import IndexPosition
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.node import Node
 from coordinatord.chain.rpc.nodes import Nodes
 from coordinatord.http.server.serving import listening_socket
+from coordinatord.run import janitor
 from coordinatord.run.chain_checks import check_chain, check_nodes
 from coordinatord.run.config import read_config
 from coordinatord.run.descriptors import max_caller_connections, memory_limit_bytes, raise_descriptor_limit
 from coordinatord.run.limits import Limits
+from coordinatord.run.operators_port import MetricsHistory
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 pytestmark = pytest.mark.anyio
@@ -172,3 +179,79 @@ def test_one_caller_has_at_least_the_default_share() -> None:
     small, large = Limits().with_connections(1024), Limits().with_connections(65_536)
     assert (small.connections_per_caller, small.event_listeners_per_caller, small.event_listeners) == (512, 64, 512)
     assert (large.connections_per_caller, large.event_listeners_per_caller) == (4096, 512)
+
+
+def at(block: int, *, rebuilding: bool = False) -> IndexPosition:
+    return IndexPosition(block, b"\1" * 32, 1_700_000_000, rebuilding)
+
+
+@pytest.mark.parametrize(
+    ("position", "head", "report"),
+    [
+        (at(100), 107, ReadinessReport(True, "ready", 100, 107, 7)),
+        (at(100), 108, ReadinessReport(False, "trailing", 100, 108, 8)),
+        (at(100), 98, ReadinessReport(True, "ready", 100, 98, -2)),
+        (at(100), 92, ReadinessReport(False, "trailing", 100, 92, -8)),
+        (None, 5, ReadinessReport(False, "cold_start", None, 5, None)),
+        (at(100, rebuilding=True), 100, ReadinessReport(False, "reorg", 100, 100, 0)),
+        (at(100), None, ReadinessReport(False, "chain_unreachable", None, None, None)),
+        (None, None, ReadinessReport(False, "chain_unreachable", None, None, None)),
+    ],
+)
+def test_report_names_the_reason(position: IndexPosition | None, head: int | None, report: ReadinessReport) -> None:
+    assert judge_readiness(position, head, 7) == report
+
+
+def test_emptied_index_is_at_no_negative_block() -> None:
+    assert judge_readiness(at(-1, rebuilding=True), 5, 7).cursor == 0
+
+
+def test_history_has_the_last_hour_and_sums_over_labels() -> None:
+    now = [1_800_000_000.0]
+    history = MetricsHistory(lambda: now[0])
+    for priority, depth in (("exit", 2), ("post", 5)):
+        metrics.relay_queue_depth.labels(priority).set(depth)
+    metrics.index_lag.set(3)
+    for _ in range(1000):
+        history.record_sample()
+        now[0] += 15
+    samples = json.loads(history.as_json())["samples"]
+    assert samples[-1]["at"] - samples[0]["at"] == 3600 - 15
+    assert (samples[-1]["queue"], samples[-1]["lag"]) == (7, 3)
+
+
+def test_absent_series_is_unknown() -> None:
+    metrics.relay_gas_price.clear()
+    history = MetricsHistory()
+    history.record_sample()
+    assert json.loads(history.as_json())["samples"][0]["gas_price"] is None
+
+
+async def test_content_is_removed_several_at_a_time_and_no_more() -> None:
+    under_way, most, full = 0, 0, anyio.Event()
+
+    async def remove() -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        if under_way == janitor._MAX_CONCURRENT_REMOVALS:
+            full.set()
+        await full.wait()
+        await anyio.lowlevel.checkpoint()
+        under_way -= 1
+
+    with anyio.fail_after(60):
+        await janitor._remove_all({str(n): remove for n in range(4 * janitor._MAX_CONCURRENT_REMOVALS)})
+    assert most == janitor._MAX_CONCURRENT_REMOVALS > 1
+
+
+async def test_janitor_skips_content_that_cannot_be_removed() -> None:
+    removed: list[int] = []
+
+    async def remove(number: int) -> None:
+        if number == 1:
+            raise Retryable("store_unavailable", "the object store did not answer")
+        removed.append(number)
+
+    await janitor._remove_all({str(n): partial(remove, n) for n in range(6)})
+    assert sorted(removed) == [0, 2, 3, 4, 5]
