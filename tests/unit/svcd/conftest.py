@@ -1,13 +1,29 @@
 from collections.abc import Callable
+from functools import partial
+from inspect import iscoroutinefunction
 from typing import Any, TypeVar
 
 import pytest
 import trio
+from trio.testing import MockClock
+
+from tests.support.fakes.market import START, Market
 
 T = TypeVar("T")
 
 
-@pytest.fixture
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(obj: Any) -> None:
+    """Run every async test of this folder on trio, in virtual time."""
+    if iscoroutinefunction(obj) and obj.__name__.startswith("test_"):
+        pytest.mark.trio(run=_run_in_virtual_time)(obj)
+
+
+def _run_in_virtual_time(main: partial[Any], clock: None, instruments: list[trio.abc.Instrument]) -> Any:
+    return trio.run(main, clock=MockClock(autojump_threshold=0), instruments=instruments)
+
+
+@pytest.fixture(autouse=True)
 def inline_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run thread work inline, because the virtual clock would jump forward while a thread works."""
 
@@ -16,3 +32,8 @@ def inline_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         return act(*arguments)
 
     monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+
+
+@pytest.fixture
+def market() -> Market:
+    return Market(lambda: START + trio.current_time())

@@ -22,8 +22,6 @@ from svcd.journal.book_row import Job
 from tests.support.fakes.market import BOOK
 from tests.support.fakes.streamed import StreamedTransport
 
-pytestmark = pytest.mark.trio
-
 JOBS = load_artifact("JobRegistry")
 OWNER = Wallet(b"\x21" * 32)
 C = b"\x0c" * 32
@@ -171,7 +169,7 @@ async def read_claims(reply: Callable[[httpx.Request], Awaitable[httpx.Response]
     return found
 
 
-async def test_claims_of_a_block_share_batches(autojump_clock: trio.testing.MockClock) -> None:
+async def test_claims_of_a_block_share_batches() -> None:
     node, contradicted = FakeNode(), attrs.evolve(JOB, claimed_at=5)
     found = await read_claims(node.reply_slowly, [JOB, contradicted] * 20)
     assert found[::2] == [Claimed()] * 20
@@ -180,14 +178,14 @@ async def test_claims_of_a_block_share_batches(autojump_clock: trio.testing.Mock
 
 
 @pytest.mark.parametrize("batches", [True, False])
-async def test_refused_call_fails_only_its_claim(batches: bool, autojump_clock: trio.testing.MockClock) -> None:
+async def test_refused_call_fails_only_its_claim(batches: bool) -> None:
     node, refused = FakeNode(batches=batches), attrs.evolve(JOB, posted_block=20_000)
     found = await read_claims(node.reply_slowly, [JOB, JOB, refused, JOB])
     assert found[:2] + found[3:] == [Claimed()] * 3
     assert found[2] == "the node node.example rejected eth_getLogs: beyond the head"
 
 
-async def test_cancelled_claim_does_not_end_the_others(autojump_clock: trio.testing.MockClock) -> None:
+async def test_cancelled_claim_does_not_end_the_others() -> None:
     node, found = FakeNode(), []
 
     async def read_one(reader: ChainReader, seconds: float) -> None:
@@ -211,7 +209,7 @@ async def test_overloaded_node_gets_one_request_for_all_claims() -> None:
     assert node.requests == 1
 
 
-async def test_claim_has_the_whole_timeout_after_its_wait(autojump_clock: trio.testing.MockClock) -> None:
+async def test_claim_has_the_whole_timeout_after_its_wait() -> None:
     node, durations = FakeNode(), iter((14.0, 14.0))
 
     async def reply(request: httpx.Request) -> httpx.Response:
@@ -231,7 +229,7 @@ async def test_claim_has_the_whole_timeout_after_its_wait(autojump_clock: trio.t
     assert found == [Claimed()] * 2
 
 
-async def test_stalled_node_times_out_for_every_caller(autojump_clock: trio.testing.MockClock) -> None:
+async def test_stalled_node_times_out_for_every_caller() -> None:
     async def stall(_: httpx.Request) -> httpx.Response:
         await trio.sleep_forever()
 

@@ -1,12 +1,9 @@
 import attrs
 import httpx
-import pytest
 import trio
 
 from common.daemon.operators_port import bind_operators_port
 from svcd.stages.health import DaemonHealth, serve_metrics
-
-pytestmark = pytest.mark.trio
 
 
 @attrs.define

@@ -1,11 +1,8 @@
 import pytest
 import trio
-from trio.testing import MockClock
 
 from svcd.base.clock import Clock
 from svcd.base.timings import Timings
-
-pytestmark = pytest.mark.trio
 
 
 async def test_margin_covers_two_slow_relays() -> None:
@@ -25,7 +22,7 @@ async def test_what_is_needed_is_claim_fetch_run_and_margin() -> None:
     assert timings.shortest_window("demo/other", 5.0) == 4.0 + 2.0 + 8.0
 
 
-async def test_slow_minute_is_forgotten(autojump_clock: MockClock) -> None:
+async def test_slow_minute_is_forgotten() -> None:
     timings = Timings()
     timings.record_relay(40.0)
     timings.record_run("demo/text", 30.0)

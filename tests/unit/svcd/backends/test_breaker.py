@@ -1,6 +1,6 @@
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from svcd.backends.backend import OnDelta
 from svcd.backends.breaker import FAULTS_TO_OPEN, Breaker, probe_while_open
@@ -81,8 +81,7 @@ class Looks:
         return bool(answer)
 
 
-@pytest.mark.trio
-async def test_breaker_checks_less_often_until_recovery(autojump_clock: MockClock, opened: Breaker) -> None:
+async def test_breaker_checks_less_often_until_recovery(opened: Breaker) -> None:
     backend = Looks(False, None, True)
     began = trio.current_time()
     async with trio.open_nursery() as nursery:
@@ -93,8 +92,7 @@ async def test_breaker_checks_less_often_until_recovery(autojump_clock: MockCloc
     assert not opened.is_open
 
 
-@pytest.mark.trio
-async def test_each_opening_is_watched(autojump_clock: MockClock) -> None:
+async def test_each_opening_is_watched() -> None:
     backend, breaker = Looks(True, True), Breaker()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(probe_while_open, breaker, backend, "m")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from common.pricing.model_input import Modality
 from common.scalars import read_base64
@@ -18,8 +17,6 @@ from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import WorkOutput
 from svcd.payload.picture_size import PictureSize, measure_picture
 from tests.support.fakes.provider_work import work_on
-
-pytestmark = pytest.mark.trio
 
 
 async def answer(modality: Modality, **model_input: object) -> WorkOutput:
@@ -32,7 +29,7 @@ async def test_text_comes_back_as_it_is() -> None:
     assert (output.output, output.completion_tok) == ({"input": "x" * 8}, 5)
 
 
-async def test_text_streams_word_by_word_over_the_delay(autojump_clock: MockClock) -> None:
+async def test_text_streams_word_by_word_over_the_delay() -> None:
     passed: list[tuple[float, object]] = []
     async with open_backend(EchoSettings(delay_seconds=3)) as echo:
         work = work_on({"messages": [{"role": "user", "content": "one  two three"}]}, deadline=100)
@@ -121,7 +118,7 @@ async def test_unsupported_input_is_refused(modality: Modality, model_input: dic
     assert failed.value.reason == reason
 
 
-async def test_a_delay_that_does_not_fit_is_not_begun(autojump_clock: MockClock) -> None:
+async def test_a_delay_that_does_not_fit_is_not_begun() -> None:
     async with open_backend(EchoSettings(delay_seconds=60)) as echo:
         began = trio.current_time()
         with pytest.raises(WorkFailed) as failed:

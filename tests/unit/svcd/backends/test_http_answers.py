@@ -57,7 +57,6 @@ def test_date_without_server_clock_uses_the_local_clock() -> None:
     assert wait == pytest.approx(3600, abs=5)
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize(
     ("body", "named"),
     [

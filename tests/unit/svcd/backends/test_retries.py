@@ -2,15 +2,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from svcd.backends.attempts import AttemptPolicy, BackendActivity, TryAgain
 from svcd.base import metrics
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import WorkOutput
 from tests.support.fakes.provider_work import work_on
-
-pytestmark = pytest.mark.trio
 
 OUTPUT = WorkOutput("done", 1)
 
@@ -28,7 +25,7 @@ def failing(*troubles: Exception) -> Callable[[BackendActivity], Awaitable[WorkO
     return attempt
 
 
-async def test_attempts_repeat_with_growing_waits(autojump_clock: MockClock) -> None:
+async def test_attempts_repeat_with_growing_waits() -> None:
     retried = metrics.backend_retries.labels("counted")
     before = retried._value.get()
     began = trio.current_time()
@@ -38,20 +35,20 @@ async def test_attempts_repeat_with_growing_waits(autojump_clock: MockClock) -> 
     assert retried._value.get() - before == 2
 
 
-async def test_the_last_failure_is_exhaustion_and_the_backends_fault(autojump_clock: MockClock) -> None:
+async def test_the_last_failure_is_exhaustion_and_the_backends_fault() -> None:
     with pytest.raises(WorkFailed) as failed:
         await AttemptPolicy(2, 1, 60).run(work_on(), failing(TryAgain("a"), TryAgain("b")))
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_exhausted", True)
     assert "b" in failed.value.detail
 
 
-async def test_a_wait_that_the_server_asked_for_is_kept_to_the_second(autojump_clock: MockClock) -> None:
+async def test_a_wait_that_the_server_asked_for_is_kept_to_the_second() -> None:
     began = trio.current_time()
     await AttemptPolicy(2, 1, 60).run(work_on(), failing(TryAgain("busy", retry_after_s=90)))
     assert trio.current_time() - began == 90
 
 
-async def test_a_wait_that_would_end_past_the_deadline_is_not_begun(autojump_clock: MockClock) -> None:
+async def test_a_wait_that_would_end_past_the_deadline_is_not_begun() -> None:
     began = trio.current_time()
     with pytest.raises(WorkFailed) as failed:
         await AttemptPolicy(2, 1, 60).run(work_on(deadline=began + 90), failing(TryAgain("busy", retry_after_s=90)))
@@ -64,7 +61,7 @@ async def test_a_wait_that_would_end_past_the_deadline_is_not_begun(autojump_clo
     ids=["long work", "silence", "after a failure"],
 )
 async def test_an_attempt_under_way_at_the_deadline_is_cancelled(
-    autojump_clock: MockClock, before: list[Exception], alive: bool, fault: bool
+    before: list[Exception], alive: bool, fault: bool
 ) -> None:
     waiting = list(before)
 
@@ -81,7 +78,7 @@ async def test_an_attempt_under_way_at_the_deadline_is_cancelled(
     assert (failed.value.reason, failed.value.backend_fault, trio.current_time()) == ("deadline_wait", fault, deadline)
 
 
-async def test_a_failure_that_no_attempt_would_mend_ends_it_at_once(autojump_clock: MockClock) -> None:
+async def test_a_failure_that_no_attempt_would_mend_ends_it_at_once() -> None:
     with pytest.raises(WorkFailed) as failed:
         await AttemptPolicy(4, 1, 60).run(work_on(), failing(WorkFailed("backend_error", "no")))
     assert failed.value.detail == "no"

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 import trio
-from trio.testing import MockClock
 
 from common.api import limits
 from svcd.base.errors import Unavailable
@@ -21,8 +20,6 @@ from svcd.coordinator.outcomes import (
 from svcd.coordinator.sessions import provider_sessions
 from tests.support.fakes.market import START, URL, Market
 from tests.support.fakes.streamed import StreamedTransport
-
-pytestmark = pytest.mark.trio
 
 OP = {"op": "settle"}
 
@@ -83,29 +80,27 @@ async def run(server: Server, deadline: float, *, resend: bool = True) -> OpOutc
         ),
     ],
 )
-async def test_each_answer_to_an_op_is_its_outcome(
-    answer: httpx.Response, outcome: OpOutcome, autojump_clock: MockClock
-) -> None:
+async def test_each_answer_to_an_op_is_its_outcome(answer: httpx.Response, outcome: OpOutcome) -> None:
     server = Server(answer)
     assert await run(server, 20.0) == outcome
     assert server.asked == 1
 
 
-async def test_error_that_may_pass_is_repeated_until_the_deadline(autojump_clock: MockClock) -> None:
+async def test_error_that_may_pass_is_repeated_until_the_deadline() -> None:
     server = Server(trouble(503, True))
     assert await run(server, 100.0) == CoordinatorRefusal(503, "busy")
     assert server.asked > 8
     assert 85 < trio.current_time() < 100
 
 
-async def test_op_with_a_deadline_is_retried_before_it(autojump_clock: MockClock) -> None:
+async def test_op_with_a_deadline_is_retried_before_it() -> None:
     busy = trouble(503, True)
     busy.headers["retry-after"] = "30"
     server = Server(busy, httpx.Response(201, json={"status": "success"}))
     assert isinstance(await run(server, 20.0), OpMined)
 
 
-async def test_unanswered_op_is_retried_only_where_safe(autojump_clock: MockClock) -> None:
+async def test_unanswered_op_is_retried_only_where_safe() -> None:
     mined = httpx.Response(201, json={"status": "success"})
     careful, free = Server(httpx.ReadError("cut")), Server(httpx.ReadError("cut"), mined)
     assert isinstance(await run(careful, 20.0, resend=False), Unanswered)
@@ -114,13 +109,13 @@ async def test_unanswered_op_is_retried_only_where_safe(autojump_clock: MockCloc
     assert free.asked == 2
 
 
-async def test_late_answer_counts_as_none(autojump_clock: MockClock) -> None:
+async def test_late_answer_counts_as_none() -> None:
     assert isinstance(await run(Server(1000.0), 20.0), Unanswered)
     assert trio.current_time() == 20
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
-async def test_answer_of_a_proxy_counts_as_none(status: int, autojump_clock: MockClock) -> None:
+async def test_answer_of_a_proxy_counts_as_none(status: int) -> None:
     restarting = httpx.Response(status, content=b"<html>Bad Gateway</html>")
     server = Server(restarting, restarting, httpx.Response(201, json={"status": "success"}))
     assert isinstance(await run(server, 20.0), OpMined)
@@ -129,12 +124,12 @@ async def test_answer_of_a_proxy_counts_as_none(status: int, autojump_clock: Moc
     assert isinstance(await run(Server(restarting), 20.0, resend=False), Unanswered)
 
 
-async def test_unreadable_success_leaves_the_outcome_unknown(autojump_clock: MockClock) -> None:
+async def test_unreadable_success_leaves_the_outcome_unknown() -> None:
     encoded = httpx.Response(201, stream=httpx.ByteStream(b"zip"), headers={"content-encoding": "gzip"})
     assert isinstance(await run(Server(encoded), 20.0), Unanswered)
 
 
-async def test_trickling_or_endless_answer_counts_as_none(autojump_clock: MockClock) -> None:
+async def test_trickling_or_endless_answer_counts_as_none() -> None:
     async def trickle() -> AsyncIterator[bytes]:
         while True:
             await trio.sleep(50)
@@ -154,7 +149,7 @@ async def test_trickling_or_endless_answer_counts_as_none(autojump_clock: MockCl
             assert trio.current_time() - before < 4 * 185  # four attempts of at most 181 s, and the pauses between them
 
 
-async def test_upload_sends_its_file_again_from_the_start(autojump_clock: MockClock) -> None:
+async def test_upload_sends_its_file_again_from_the_start() -> None:
     bodies: list[bytes] = []
     market = Market(lambda: START + trio.current_time())
 
@@ -171,7 +166,7 @@ async def test_upload_sends_its_file_again_from_the_start(autojump_clock: MockCl
     assert [b"sealed" in body for body in bodies] == [True, True]
 
 
-async def test_endless_pages_are_given_up(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endless_pages_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_OFFSET_ROWS", 1_000)
     model = {"id": "m", "owned_by": "us", "svc": {"model_id": "1", "enabled": True}}
     cut = {"x-svc-page-truncated": "true"}

@@ -1,24 +1,16 @@
 import httpx
 import pytest
 import trio
-from trio.testing import MockClock
 
 from svc.wire.sessions import Sessions
 from svcd.base.clock import Clock
 from svcd.coordinator.client import open_transport
 from svcd.coordinator.op_signer import OpSigner
 from svcd.coordinator.sessions import ProviderSession, SignInRefused, provider_sessions, sign_in
-from tests.support.fakes.market import START, URL, Market
+from tests.support.fakes.market import URL, Market
 from tests.support.fakes.market_answers import Script, answer, error, instead, lost, unreached
 
-pytestmark = pytest.mark.trio
-
 NONCE_GONE = error(400, None, param="nonce")
-
-
-@pytest.fixture
-def market(autojump_clock: MockClock) -> Market:
-    return Market(lambda: START + autojump_clock.current_time())
 
 
 @pytest.fixture
@@ -27,9 +19,7 @@ def sessions(market: Market) -> Sessions:
     return provider_sessions(open_transport(http, Clock(market.now)), OpSigner(market.provider, market.domains))
 
 
-async def test_callers_share_one_session_until_a_minute_before_its_end(
-    autojump_clock: MockClock, market: Market, sessions: Sessions
-) -> None:
+async def test_callers_share_one_session_until_a_minute_before_its_end(market: Market, sessions: Sessions) -> None:
     async with trio.open_nursery() as nursery:
         for _ in range(5):
             nursery.start_soon(sessions.current)
@@ -42,7 +32,7 @@ async def test_callers_share_one_session_until_a_minute_before_its_end(
     assert len(market.sessions) == 2
 
 
-async def test_disowned_session_is_replaced_once(autojump_clock: MockClock, market: Market, sessions: Sessions) -> None:
+async def test_disowned_session_is_replaced_once(market: Market, sessions: Sessions) -> None:
     first = await sessions.current()
     sessions.forget(first)
     second = await sessions.current()
@@ -64,11 +54,7 @@ async def test_disowned_session_is_replaced_once(autojump_clock: MockClock, mark
     ],
 )
 async def test_failed_sign_in_reports_the_cause(
-    scripts: dict[str, Script],
-    status_and_final: tuple[int | None, bool],
-    autojump_clock: MockClock,
-    market: Market,
-    sessions: Sessions,
+    scripts: dict[str, Script], status_and_final: tuple[int | None, bool], market: Market, sessions: Sessions
 ) -> None:
     market.always = scripts
     refused = await sign_in(sessions)
@@ -78,15 +64,13 @@ async def test_failed_sign_in_reports_the_cause(
     assert isinstance(await sign_in(sessions), ProviderSession)
 
 
-async def test_wasted_nonce_is_replaced(autojump_clock: MockClock, market: Market, sessions: Sessions) -> None:
+async def test_wasted_nonce_is_replaced(market: Market, sessions: Sessions) -> None:
     """The database fails during the commit, so a retry finds the nonce used."""
     market.scripts["session"] = [instead(error(503, None, "not_ready", retryable=True)), instead(NONCE_GONE)]
     assert isinstance(await sign_in(sessions), ProviderSession)
 
 
-async def test_caller_does_not_wait_beyond_its_own_deadline(
-    autojump_clock: MockClock, market: Market, sessions: Sessions
-) -> None:
+async def test_caller_does_not_wait_beyond_its_own_deadline(market: Market, sessions: Sessions) -> None:
     market.always["nonce"] = unreached()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(sessions.current, 10_000.0)

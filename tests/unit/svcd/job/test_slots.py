@@ -1,4 +1,3 @@
-import pytest
 import trio
 
 from svcd.journal.slots import Slots
@@ -29,7 +28,6 @@ def test_job_that_the_chain_holds_takes_a_slot_that_is_not_there() -> None:
     assert (slots.held_slots, slots.free("x")) == (2, 0)
 
 
-@pytest.mark.trio
 async def test_slot_returned_twice_counts_once() -> None:
     slots = Slots({"x": 2})
     first, second = slots.take("x", A), slots.take("x", B)

@@ -6,15 +6,12 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import attrs
-import pytest
 
 from common.quotes import cost
 from svcd.journal.book_row import Job
 from svcd.journal.history import DailyModelCounts, Standing, read_daily_counts, read_failures, read_standing
 from svcd.journal.journal import JOURNAL_FILE, Journal, open_journal
 from tests.support.fakes.market import START, Market
-
-pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("inline_threads")]
 
 DAY = 86_400
 TODAY = "2027-01-15"

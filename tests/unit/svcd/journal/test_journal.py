@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from common.daemon.process import Fatal
 from svcd.journal.book_row import Job
@@ -18,8 +18,6 @@ from svcd.journal.entries import JournalBinding
 from svcd.journal.journal import Journal, is_daemon_running, open_journal
 from svcd.journal.result_files import MAX_ROW_BYTES, ResultFiles
 from tests.support.fakes.market import Market
-
-pytestmark = pytest.mark.trio
 
 
 @attrs.define
@@ -92,9 +90,7 @@ async def test_large_result_is_a_file_until_its_job_ends(tmp_path: Path) -> None
         assert list((tmp_path / "results").iterdir()) == []
 
 
-async def test_finished_job_is_not_reclaimed_but_failed_claim_is(
-    tmp_path: Path,
-) -> None:
+async def test_finished_job_is_not_reclaimed_but_failed_claim_is(tmp_path: Path) -> None:
     sealed, lost, taken = a_job(), a_job(), a_job()
     async with opened(tmp_path) as journal:
         for job in (sealed, lost, taken):
@@ -174,9 +170,7 @@ async def test_ended_jobs_are_forgotten_when_irrelevant(tmp_path: Path) -> None:
         assert await journal.find_unknown_jobs([ended.job_id, live.job_id]) == {ended.job_id}
 
 
-async def test_a_daemon_that_runs_for_long_forgets_as_well(
-    autojump_clock: MockClock, inline_threads: None, tmp_path: Path
-) -> None:
+async def test_a_daemon_that_runs_for_long_forgets_as_well(tmp_path: Path) -> None:
     clock, ended = Clock(), a_job()
     async with opened(tmp_path, clock) as journal, trio.open_nursery() as nursery:
         await journal.record_claiming(ended, "m")
@@ -284,9 +278,7 @@ async def test_result_file_is_remembered_until_removed(tmp_path: Path) -> None:
         assert list((tmp_path / "results").iterdir()) == []
 
 
-async def test_orphaned_result_files_are_removed(
-    tmp_path: Path,
-) -> None:
+async def test_orphaned_result_files_are_removed(tmp_path: Path) -> None:
     results_in(tmp_path).store(b"\x0a", b"result")
     results_in_use = ResultFiles(tmp_path / "results")
     results_in_use.store(b"\x0b", b"another")

@@ -9,18 +9,13 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from trio.testing import MockClock
 
 from svcd.journal.journal import Journal, open_journal
 from svcd.journal.result_files import MAX_ROW_BYTES, ResultFiles
 from svcd.stages.health import DaemonHealth
 
-pytestmark = pytest.mark.trio
 
-
-async def test_disk_that_is_full_from_the_beginning_is_waited_for(
-    autojump_clock: MockClock, inline_threads: None, tmp_path: Path
-) -> None:
+async def test_disk_that_is_full_from_the_beginning_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite3"
     with (
         closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as ours,
@@ -57,10 +52,7 @@ def damaged(path: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("refusing", [locked, damaged])
 async def test_read_that_the_disk_refuses_is_retried(
-    refusing: Callable[[Path], AbstractContextManager[None]],
-    autojump_clock: MockClock,
-    inline_threads: None,
-    tmp_path: Path,
+    refusing: Callable[[Path], AbstractContextManager[None]], tmp_path: Path
 ) -> None:
     path = tmp_path / "journal.sqlite3"
     with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as ours:
@@ -110,9 +102,7 @@ class FullFiles:
             raise OSError("no space left on device")
 
 
-async def test_result_file_without_room_is_retried_every_second(
-    autojump_clock: MockClock, inline_threads: None, tmp_path: Path
-) -> None:
+async def test_result_file_without_room_is_retried_every_second(tmp_path: Path) -> None:
     full: Any = FullFiles()
     async with open_journal(tmp_path, lambda: 0.0) as journal:
         journal._files = full

@@ -1,10 +1,6 @@
-import pytest
-
 from svcd.backends.load import open_load
 from svcd.base import metrics
 from tests.support.fakes.backend_settings import read_probe
-
-pytestmark = pytest.mark.trio
 
 
 async def test_without_a_probe_the_load_is_that_of_the_own_slots() -> None:

@@ -12,7 +12,6 @@ import attrs
 import httpx
 import pytest
 import trio
-from trio.testing import MockClock
 
 from common import abi
 from common.artifacts import load_artifact, selector
@@ -31,8 +30,6 @@ from tests.support.fakes.market_answers import Script, answer, error, instead, u
 from tests.support.fakes.model_server import Asked, Reply, running_model_server
 from tests.support.fakes.streamed import StreamedTransport
 from tests.unit.svcd.stages.running import config_for, model_for
-
-pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("inline_threads")]
 
 TEXT = model_for("demo/text", {"text"})
 PROVIDERS = load_artifact("ProviderRegistry")
@@ -376,7 +373,7 @@ async def test_impossible_state_directory_is_reported(tmp_path: Path) -> None:
     assert wrong_names(findings) == ["state directory"]
 
 
-async def test_slow_check_fails(autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_check_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = backed(kind="echo")
     monkeypatch.setattr("svcd.backends.echo.EchoBackend.is_up", _never)
     findings = await examined(Market(lambda: START), tmp_path, **slow)

@@ -27,8 +27,6 @@ from tests.support.fakes.market_answers import error, instead
 from tests.support.fakes.streamed import StreamedTransport
 from tests.unit.svcd.stages.running import config_for
 
-pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("inline_threads")]
-
 DAY = 86_400
 TODAY, YESTERDAY = "2027-01-15", "2027-01-14"  # START is within TODAY
 

@@ -10,8 +10,6 @@ from tests.support.fakes.market import START, Market
 from tests.support.fakes.market_answers import Script, answer, error, instead, unreached
 from tests.unit.svcd.stages.running import config_for
 
-pytestmark = pytest.mark.trio
-
 
 def configured(market: Market, directory: Path, **changed: Any) -> DaemonConfig:
     return config_for(market, directory, **changed)
@@ -56,7 +54,7 @@ async def test_announcements_are_added_only_to_an_object(
     ids=["no coordinator", "no provider", "refused"],
 )
 async def test_identity_that_is_not_published_is_fatal_and_says_why(
-    scripts: dict[str, Script], message: str, autojump_clock: object, tmp_path: Path
+    scripts: dict[str, Script], message: str, tmp_path: Path
 ) -> None:
     market = Market(lambda: START, always=scripts)
     with pytest.raises(Fatal, match=message):

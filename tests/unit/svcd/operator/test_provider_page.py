@@ -9,7 +9,6 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from trio.testing import MockClock
 
 from common.checks import CheckRow, right
 from common.quotes import cap, cost
@@ -18,15 +17,8 @@ from svcd.base.errors import Unavailable
 from svcd.journal.work import ModelWork, WorkOutput
 from svcd.operator.page.provider_page import STATE_PATH, ProviderPage, is_own_host
 from svcd.run.app import build_page_parts
-from tests.support.fakes.market import START, Market
+from tests.support.fakes.market import Market
 from tests.unit.svcd.stages.running import Backend, Running, running
-
-pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("inline_threads")]
-
-
-@pytest.fixture
-def market(autojump_clock: MockClock) -> Market:
-    return Market(lambda: START + autojump_clock.current_time())
 
 
 @attrs.define
@@ -64,9 +56,7 @@ async def shown(page: ProviderPage) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
 
 
-async def test_job_is_in_hand_with_its_deadline_and_then_earned(
-    autojump_clock: MockClock, market: Market, tmp_path: Path
-) -> None:
+async def test_job_is_in_hand_with_its_deadline_and_then_earned(market: Market, tmp_path: Path) -> None:
     release = trio.Event()
 
     async def act(work: ModelWork) -> WorkOutput:
@@ -94,7 +84,7 @@ async def test_job_is_in_hand_with_its_deadline_and_then_earned(
         assert state["journal"]["standing"][-1]["reputation"] == market.reputation
 
 
-async def test_failed_job_is_shown_with_a_remedy(autojump_clock: MockClock, market: Market, tmp_path: Path) -> None:
+async def test_failed_job_is_shown_with_a_remedy(market: Market, tmp_path: Path) -> None:
     async with running(market, tmp_path) as one:
         job = market.post(market.container(recipient=market.escrow.public))
         assert (await one.end_of(job))[0] == "failed"
@@ -103,9 +93,7 @@ async def test_failed_job_is_shown_with_a_remedy(autojump_clock: MockClock, mark
         assert "svcd check" in failure["remedy"]
 
 
-async def test_market_is_read_once_a_minute_and_only_for_a_page(
-    autojump_clock: MockClock, market: Market, tmp_path: Path
-) -> None:
+async def test_market_is_read_once_a_minute_and_only_for_a_page(market: Market, tmp_path: Path) -> None:
     market.others_asks = {(1, 600): (1, 1)}
     checks = Checks()
     async with running(market, tmp_path) as one:
@@ -130,9 +118,7 @@ async def test_market_is_read_once_a_minute_and_only_for_a_page(
             ]
 
 
-async def test_requests_that_arrive_together_share_one_state(
-    autojump_clock: MockClock, market: Market, tmp_path: Path
-) -> None:
+async def test_requests_that_arrive_together_share_one_state(market: Market, tmp_path: Path) -> None:
     async with running(market, tmp_path) as one:
         page = page_of(one, Checks())
         found: list[bytes] = []
@@ -146,9 +132,7 @@ async def test_requests_that_arrive_together_share_one_state(
         assert len({id(each) for each in found}) == 1
 
 
-async def test_failing_market_is_a_wrong_check_and_reading_goes_on(
-    autojump_clock: MockClock, market: Market, tmp_path: Path
-) -> None:
+async def test_failing_market_is_a_wrong_check_and_reading_goes_on(market: Market, tmp_path: Path) -> None:
     checks = Checks(fault=Unavailable("connection refused"))
     async with running(market, tmp_path) as one:
         page = page_of(one, checks)
@@ -164,7 +148,7 @@ async def test_failing_market_is_a_wrong_check_and_reading_goes_on(
             assert (await state_of(page))["market"]["listed"] is True
 
 
-async def test_page_before_the_coordinator_answered(autojump_clock: MockClock, market: Market, tmp_path: Path) -> None:
+async def test_page_before_the_coordinator_answered(market: Market, tmp_path: Path) -> None:
     async with running(market, tmp_path) as one:
         page = page_of(one, Checks())
         page.parts = None
@@ -173,9 +157,7 @@ async def test_page_before_the_coordinator_answered(autojump_clock: MockClock, m
         assert [reason["said"] for reason in state["idle"]] == ["the coordinator has not answered since the start"]
 
 
-async def test_unreadable_journal_leaves_the_rest_of_the_page(
-    autojump_clock: MockClock, market: Market, tmp_path: Path
-) -> None:
+async def test_unreadable_journal_leaves_the_rest_of_the_page(market: Market, tmp_path: Path) -> None:
     async with running(market, tmp_path) as one:
         page = page_of(one, Checks())
         page.config = attrs.evolve(page.config, state_directory=tmp_path / "absent")
@@ -184,7 +166,7 @@ async def test_unreadable_journal_leaves_the_rest_of_the_page(
         assert len(state["models"]) == 2
 
 
-async def test_names_of_other_sites_get_nothing(autojump_clock: MockClock, market: Market, tmp_path: Path) -> None:
+async def test_names_of_other_sites_get_nothing(market: Market, tmp_path: Path) -> None:
     async with running(market, tmp_path) as one:
         page = page_of(one, Checks())
         for path in ("/", STATE_PATH):

@@ -10,7 +10,6 @@ import attrs
 import httpx
 import pytest
 import trio
-from trio.testing import MockClock
 
 from common import abi
 from common.artifacts import load_artifact, selector
@@ -21,8 +20,6 @@ from svcd.operator.register import RegisterOptions, register
 from tests.support.fakes.market import BOOK, START, Market
 from tests.support.fakes.streamed import StreamedTransport
 from tests.unit.svcd.stages.running import config_for, model_for
-
-pytestmark = pytest.mark.trio
 
 PROVIDERS = load_artifact("ProviderRegistry")
 GWEI = 10**9
@@ -189,9 +186,7 @@ async def test_reverted_transaction_is_reported(node: Node, tmp_path: Path) -> N
         await ran(node, tmp_path)
 
 
-async def test_waiting_for_the_admin_reports_each_step_once(
-    node: Node, tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_waiting_for_the_admin_reports_each_step_once(node: Node, tmp_path: Path) -> None:
     said: list[str] = []
     node.provider_id = 9
     async with trio.open_nursery() as nursery:
@@ -211,7 +206,7 @@ async def test_waiting_for_the_admin_reports_each_step_once(
     assert said[-1] == "the market's admin has completed every step: run `svcd check`, then `svcd run`"
 
 
-async def test_waiting_for_the_admin_times_out(node: Node, tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_waiting_for_the_admin_times_out(node: Node, tmp_path: Path) -> None:
     node.provider_id = 9
     with pytest.raises(Fatal, match="the admin has not finished in 60 s; run this command again later"):
         await ran(node, tmp_path, wait_seconds=60.0)

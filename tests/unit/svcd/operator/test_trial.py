@@ -11,10 +11,7 @@ from svcd.operator.trial import trial_report, try_model
 from tests.support.fakes.market import BOOK, START, Market
 from tests.unit.svcd.stages.running import config_for, model_for
 
-pytestmark = pytest.mark.usefixtures("inline_threads")
 
-
-@pytest.mark.trio
 async def test_trial_returns_the_answer_and_its_price(tmp_path: Path) -> None:
     market = Market(lambda: START)
     dear = model_for("demo/text", {"text"}, asks={60: AskRates(10**6, 2 * 10**6), 3600: AskRates(0, 10**6)})
@@ -27,7 +24,6 @@ async def test_trial_returns_the_answer_and_its_price(tmp_path: Path) -> None:
     assert (market.calls, market.jobs) == ([], {})
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize(
     ("name", "units_out", "words"),
     [
@@ -43,7 +39,6 @@ async def test_failing_job_is_reported_with_its_reason(
         await try_model(config, name, "x", units_out)
 
 
-@pytest.mark.trio
 async def test_image_is_asked_for_by_its_prompt_without_a_box_key(tmp_path: Path) -> None:
     config = config_for(Market(lambda: START), tmp_path, addresses=BOOK, box=None)
     tried = await try_model(config, "demo/image", "a cat")

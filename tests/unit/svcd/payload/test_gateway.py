@@ -4,15 +4,12 @@ from pathlib import Path
 import httpx
 import pytest
 import trio
-from trio.testing import MockClock
 
 from svc.wire.gateways import Gateways
 from svcd.base.end_reasons import WorkFailed
 from svcd.payload.gateway import PayloadGateways
 from svcd.payload.spool import Spool
 from tests.support.fakes.streamed import StreamedTransport
-
-pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("inline_threads")]
 
 CONTENT = b"0123456789" * 1_000_000
 
@@ -54,27 +51,27 @@ async def fetched(net: Net, directory: Path, *, attempts: int = 8, limit: int = 
             spool.clear()
 
 
-async def test_gateways_are_tried_in_turn_until_one_has_it(autojump_clock: MockClock, tmp_path: Path) -> None:
+async def test_gateways_are_tried_in_turn_until_one_has_it(tmp_path: Path) -> None:
     net = Net(a=[404, 503], b=[0])
     assert await fetched(net, tmp_path) == CONTENT
     assert net.asked == ["a", "b", "a", "b"]
     assert os.listdir(tmp_path) == []  # the spool's file is unlinked
 
 
-async def test_network_outage_is_waited_out(autojump_clock: MockClock, tmp_path: Path) -> None:
+async def test_network_outage_is_waited_out(tmp_path: Path) -> None:
     assert await fetched(Net(a=[0] * 50), tmp_path, attempts=2, until=100) == CONTENT
     with pytest.raises(WorkFailed, match="ConnectError"):
         await fetched(Net(a=[0] * 50), tmp_path, attempts=2, until=50)
     assert trio.current_time() == pytest.approx(50 * 1.5 + 50, abs=1.5)
 
 
-async def test_gateway_that_refuses_is_left_out(autojump_clock: MockClock, tmp_path: Path) -> None:
+async def test_gateway_that_refuses_is_left_out(tmp_path: Path) -> None:
     net = Net(a=[403], b=[404])
     assert await fetched(net, tmp_path) == CONTENT
     assert net.asked == ["a", "b", "b"]
 
 
-async def test_gateway_with_wrong_content_is_skipped(autojump_clock: MockClock, tmp_path: Path) -> None:
+async def test_gateway_with_wrong_content_is_skipped(tmp_path: Path) -> None:
     net = Net(wrong="a", a=[], b=[404])
     assert await fetched(net, tmp_path) == CONTENT
     assert net.asked == ["a", "b", "b"]
@@ -88,24 +85,20 @@ async def test_gateway_with_wrong_content_is_skipped(autojump_clock: MockClock, 
     [(Net(a=[404] * 9), {}), (Net(a=[410]), {}), (Net(a=[404] * 9), {"until": 2.0})],
     ids=["nowhere", "refused by all", "no time left"],
 )
-async def test_unavailable_payload_is_task_unresolved(
-    net: Net, changed: dict[str, float], autojump_clock: MockClock, tmp_path: Path
-) -> None:
+async def test_unavailable_payload_is_task_unresolved(net: Net, changed: dict[str, float], tmp_path: Path) -> None:
     with pytest.raises(WorkFailed) as failed:
         await fetched(net, tmp_path, **changed)  # type: ignore[arg-type]
     assert failed.value.reason == "task_unresolved"
     assert len(net.asked) <= 8
 
 
-async def test_more_than_is_allowed_is_not_read_to_its_end(autojump_clock: MockClock, tmp_path: Path) -> None:
+async def test_more_than_is_allowed_is_not_read_to_its_end(tmp_path: Path) -> None:
     with pytest.raises(WorkFailed) as failed:
         await fetched(Net(a=[]), tmp_path, limit=100_000)
     assert failed.value.reason == "bad_container"
 
 
-async def test_content_without_disk_room_fails_the_job(
-    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_content_without_disk_room_fails_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("svcd.payload.spool.tempfile.TemporaryFile", lambda dir: open("/dev/full", "r+b"))  # noqa: SIM115 - the spool closes it
     with pytest.raises(WorkFailed, match="No space left") as failed:
         await fetched(Net(a=[]), tmp_path)
@@ -113,16 +106,12 @@ async def test_content_without_disk_room_fails_the_job(
 
 
 @pytest.mark.parametrize("location", ["https://cid.ipfs.b/", "http://a/other"])
-async def test_redirect_to_the_same_host_or_by_https_is_followed(
-    location: str, autojump_clock: MockClock, tmp_path: Path
-) -> None:
+async def test_redirect_to_the_same_host_or_by_https_is_followed(location: str, tmp_path: Path) -> None:
     assert await redirected(location, tmp_path) == ["http://a/ipfs/cid", location]
 
 
 @pytest.mark.parametrize("location", ["http://127.0.0.1:9000/", "http://cid.ipfs.a/", "http://169.254.169.254/latest"])
-async def test_redirect_to_plain_http_skips_the_gateway(
-    location: str, autojump_clock: MockClock, tmp_path: Path
-) -> None:
+async def test_redirect_to_plain_http_skips_the_gateway(location: str, tmp_path: Path) -> None:
     before = trio.current_time()
     with pytest.raises(WorkFailed, match="another host must use https") as failed:
         await redirected(location, tmp_path)

@@ -1,4 +1,4 @@
-"""Fixtures for a whole daemon on a virtual clock, with a market in memory."""
+"""Fixtures for a whole daemon, with a market in memory."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -8,17 +8,11 @@ from typing import Any
 
 import pytest
 import structlog
-from trio.testing import MockClock
 
-from tests.support.fakes.market import START, Market
+from tests.support.fakes.market import Market
 from tests.unit.svcd.stages.running import Running, running
 
 Start = Callable[..., AbstractAsyncContextManager[Running]]
-
-
-@pytest.fixture(autouse=True)
-def in_virtual_time(inline_threads: None) -> None:
-    """Run every test of this folder in virtual time."""
 
 
 @pytest.fixture(autouse=True)
@@ -27,11 +21,6 @@ def quiet_log() -> Iterator[None]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield
     structlog.reset_defaults()
-
-
-@pytest.fixture
-def market(autojump_clock: MockClock) -> Market:
-    return Market(lambda: START + autojump_clock.current_time())
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import attrs
 import httpx
 import pytest
 import trio
-from trio.testing import MockClock
 
 from svcd.config import AheadTable
 from svcd.journal.entries import OwnerRecord
@@ -17,8 +16,6 @@ from tests.support.fakes.market import Market
 from tests.support.fakes.market_answers import answer, instead
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, Running, count, model_for
-
-pytestmark = pytest.mark.trio
 
 STAKE = 1  # of a job of the fake market: (1000 * 100 + 1000 * 200) / 10^6, rounded up
 TABLE = AheadTable(max_amount=4 * STAKE, max_in_flight=2 * STAKE, settled_jobs=1)
@@ -42,9 +39,7 @@ def _undecided() -> float:
     return begun - claimed - unpaid
 
 
-async def test_known_owners_job_is_run_ahead_and_settled(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_known_owners_job_is_run_ahead_and_settled(market: Market, start: Start) -> None:
     async with start(models=(MODEL,)) as running:
         await earn(market, running)
         begun, claimed = count("svcd_jobs_ahead_total", outcome="begun"), count("svcd_jobs_claimed_total")
@@ -60,7 +55,7 @@ async def test_known_owners_job_is_run_ahead_and_settled(
         assert running.entry(job) == ("settled", None)
 
 
-async def test_refused_claim_ends_work_and_trust(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_refused_claim_ends_work_and_trust(market: Market, start: Start) -> None:
     stopped = trio.Event()
 
     async def act(_: ModelWork) -> WorkOutput:
@@ -92,9 +87,7 @@ async def test_refused_claim_ends_work_and_trust(autojump_clock: MockClock, mark
         assert _undecided() == undecided
 
 
-async def test_result_that_waits_behind_a_refused_claim_is_dropped(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_result_that_waits_behind_a_refused_claim_is_dropped(market: Market, start: Start) -> None:
     async with start(models=(MODEL,)) as running:
         await earn(market, running)
         job = offered(market)
@@ -104,9 +97,7 @@ async def test_result_that_waits_behind_a_refused_claim_is_dropped(
         assert job not in market.results
 
 
-async def test_an_owner_s_first_job_waits_for_its_claim(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_an_owner_s_first_job_waits_for_its_claim(market: Market, start: Start) -> None:
     market.slow_blocks = True
     async with start(models=(MODEL,)) as running:
         assert await running.end_of(offered(market)) == ("settled", None)
@@ -114,7 +105,7 @@ async def test_an_owner_s_first_job_waits_for_its_claim(
         assert "settle behind" not in market.calls
 
 
-async def test_amount_at_stake_is_bounded(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_amount_at_stake_is_bounded(market: Market, start: Start) -> None:
     async with start(models=(MODEL,)) as running:
         await earn(market, running)
         jobs = [offered(market) for _ in range(4)]
@@ -126,7 +117,7 @@ async def test_amount_at_stake_is_bounded(autojump_clock: MockClock, market: Mar
         assert [await running.end_of(job) for job in jobs] == [("settled", None)] * 4
 
 
-async def test_open_bid_is_never_run_ahead(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_open_bid_is_never_run_ahead(market: Market, start: Start) -> None:
     async with start(models=(MODEL,)) as running:
         await earn(market, running)
         job = market.post(market.container(recipient=market.escrow.public), designated="0")
@@ -135,7 +126,7 @@ async def test_open_bid_is_never_run_ahead(autojump_clock: MockClock, market: Ma
         assert "settle behind" not in market.calls
 
 
-async def test_result_from_before_a_kill_is_settled(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_result_from_before_a_kill_is_settled(market: Market, start: Start) -> None:
     """The stored result is settled, although the backend would now return another."""
     async with start(models=(MODEL,)) as running:
         await earn(market, running)
@@ -150,9 +141,7 @@ async def test_result_from_before_a_kill_is_settled(autojump_clock: MockClock, m
         assert market.results[job] == sealed
 
 
-async def test_coordinator_that_knows_no_preference_is_waited_for(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_coordinator_that_knows_no_preference_is_waited_for(market: Market, start: Start) -> None:
     async with start(models=(MODEL,)) as running:
         await earn(market, running)
         market.slow_blocks = False
@@ -161,9 +150,7 @@ async def test_coordinator_that_knows_no_preference_is_waited_for(
         assert count("svcd_jobs_claimed_total") == begun + 1
 
 
-async def test_unknown_claim_outcome_is_left_to_the_settle(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_unknown_claim_outcome_is_left_to_the_settle(market: Market, start: Start) -> None:
     async with start(models=(MODEL,)) as running:
         await earn(market, running)
         job = offered(market)
@@ -174,7 +161,7 @@ async def test_unknown_claim_outcome_is_left_to_the_settle(
         assert await running.end_of(job) == ("settled", None)
 
 
-async def test_silent_coordinator_bounds_the_stake(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_silent_coordinator_bounds_the_stake(market: Market, start: Start) -> None:
     """The coordinator claims to have stored the claim, and then reports nothing. The amount at risk stays bounded."""
 
     async def as_ever(perform: Callable[[], httpx.Response]) -> httpx.Response:

@@ -3,7 +3,6 @@ from collections.abc import Callable
 import httpx
 import pytest
 import trio
-from trio.testing import MockClock
 
 from common.messages.providers import Ask
 from svcd.backends.discount import AskRates
@@ -21,10 +20,7 @@ def test_removed_asks_are_withdrawn_first() -> None:
     assert find_changed_asks({stands, cheaper}, {stands, gone, Ask(1, 600, 5, 5)}) == [Ask(1, 300, 0, 0), cheaper]
 
 
-@pytest.mark.trio
-async def test_asks_are_published_and_old_ones_withdrawn(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_asks_are_published_and_old_ones_withdrawn(market: Market, start: Start) -> None:
     market.asks[3, 60] = (9, 9)
     async with start(models=(MODEL,)):
         await trio.sleep(1)
@@ -34,10 +30,7 @@ async def test_asks_are_published_and_old_ones_withdrawn(
     assert len(market.snapshots) == 1
 
 
-@pytest.mark.trio
-async def test_signed_at_grows_over_restarts_and_clock_changes(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_signed_at_grows_over_restarts_and_clock_changes(market: Market, start: Start) -> None:
     async with start(models=(MODEL,)):
         await trio.sleep(1)
     market.now = lambda: START - 1000  # the clock was set back
@@ -47,8 +40,7 @@ async def test_signed_at_grows_over_restarts_and_clock_changes(
     assert market.snapshots == [START, START + 1]
 
 
-@pytest.mark.trio
-async def test_clock_set_a_year_ahead_leaves_no_trace(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_clock_set_a_year_ahead_leaves_no_trace(market: Market, start: Start) -> None:
     right = market.now
     market.now = lambda: right() + 365 * 86_400
     async with start(models=(MODEL,)):
@@ -60,30 +52,23 @@ async def test_clock_set_a_year_ahead_leaves_no_trace(autojump_clock: MockClock,
     assert [signed - START < 60 for signed in market.snapshots] == [True]
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("ahead", [100, 2000, 3500])
-async def test_stale_snapshot_is_signed_further_ahead(
-    ahead: int, autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_stale_snapshot_is_signed_further_ahead(ahead: int, market: Market, start: Start) -> None:
     market.snapshots.append(START + ahead)
     async with start(models=(MODEL,)):
         await trio.sleep(60)
     assert market.asks == {(1, 60): (1, 2), (1, 600): (3, 4)}
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("trouble", [lost(), instead(error(504, "0xab", "receipt_timeout"))])
-async def test_unanswered_publication_is_compared_before_a_retry(
-    trouble: object, autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_unanswered_publication_is_compared_before_a_retry(trouble: object, market: Market, start: Start) -> None:
     market.scripts["asks!"].append(trouble)  # type: ignore[arg-type]
     async with start(models=(MODEL,)):
         await trio.sleep(60)
     assert market.asks == {(1, 60): (1, 2), (1, 600): (3, 4)}
 
 
-@pytest.mark.trio
-async def test_interrupted_publication_is_withdrawn(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_interrupted_publication_is_withdrawn(market: Market, start: Start) -> None:
     async def unanswered(perform: Callable[[], httpx.Response]) -> httpx.Response:
         perform()
         await trio.sleep_forever()
@@ -98,8 +83,7 @@ async def test_interrupted_publication_is_withdrawn(autojump_clock: MockClock, m
     assert len(market.snapshots) == 2
 
 
-@pytest.mark.trio
-async def test_asks_of_an_unlisted_provider_wait(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_asks_of_an_unlisted_provider_wait(market: Market, start: Start) -> None:
     market.listed = False
     async with start(models=(MODEL,)):
         await trio.sleep(200)
@@ -110,8 +94,7 @@ async def test_asks_of_an_unlisted_provider_wait(autojump_clock: MockClock, mark
     assert len(market.snapshots) == 1
 
 
-@pytest.mark.trio
-async def test_model_added_to_the_catalogue_is_offered(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_model_added_to_the_catalogue_is_offered(market: Market, start: Start) -> None:
     model_id = market.models.pop("demo/text")
     job = market.post()
     async with start(models=(MODEL,)) as running:

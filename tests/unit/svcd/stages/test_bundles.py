@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from common.bundle import BundleItem, ItemResult, bundle_input, read_bundle_output
 from svcd.backends.breaker import FAULTS_TO_OPEN
@@ -15,8 +14,6 @@ from svcd.journal.work import ModelWork, WorkOutput
 from tests.support.fakes.market import Market
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, Running, model_for
-
-pytestmark = pytest.mark.trio
 
 SLOTS = 4
 # {"input":"word 0","max_tokens":50}: 34 bytes, 9 units. At rates of 100 and 200 these count as 4.5 units of output.
@@ -53,7 +50,7 @@ def completed(word: str) -> ItemResult:
     return ItemResult("completed", f"id {word}", word, {"units": 10}, None, UNITS_IN, 10)
 
 
-async def test_bundle_runs_every_item_and_settles_once(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_bundle_runs_every_item_and_settles_once(market: Market, start: Start) -> None:
     job = post(market, bundle_of(*words(10)))
     async with start(backend=Backend(echo)) as running:
         assert await running.end_of(job) == ("settled", None)
@@ -65,7 +62,7 @@ async def test_bundle_runs_every_item_and_settles_once(autojump_clock: MockClock
     assert market.calls.count("settle") == 1
 
 
-async def test_restart_repeats_no_finished_item(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_restart_repeats_no_finished_item(market: Market, start: Start) -> None:
     async def act(work: ModelWork) -> WorkOutput:
         if work.input["input"] == "word 3":
             await trio.sleep_forever()
@@ -85,7 +82,7 @@ async def test_restart_repeats_no_finished_item(autojump_clock: MockClock, marke
         assert results_of(running, job) == (*map(completed, words(4)), failed, completed("word 5"))
 
 
-async def test_deadline_settles_what_is_finished(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_deadline_settles_what_is_finished(market: Market, start: Start) -> None:
     async def slow(work: ModelWork) -> WorkOutput:
         await trio.sleep(250)
         return await echo(work)
@@ -98,9 +95,7 @@ async def test_deadline_settles_what_is_finished(autojump_clock: MockClock, mark
         assert market.jobs[job]["completion_tok"] == str(8 * 10 + 8 * UNITS_IN // 2)
 
 
-async def test_restart_in_the_margin_settles_finished_items(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_restart_in_the_margin_settles_finished_items(market: Market, start: Start) -> None:
     async def act(work: ModelWork) -> WorkOutput:
         if work.item_number:
             await trio.sleep_forever()
@@ -117,7 +112,7 @@ async def test_restart_in_the_margin_settles_finished_items(
         assert [result.status for result in results_of(running, job)] == ["completed"] + ["not_run"] * 5
 
 
-async def test_stopping_settles_what_is_finished(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_stopping_settles_what_is_finished(market: Market, start: Start) -> None:
     async def act(work: ModelWork) -> WorkOutput:
         if work.item_number:
             await trio.sleep(400)
@@ -131,9 +126,7 @@ async def test_stopping_settles_what_is_finished(autojump_clock: MockClock, mark
         assert [result.status for result in results_of(running, job)] == ["completed"] + ["not_run"] * 5
 
 
-async def test_bundle_without_a_completed_item_is_failed(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_bundle_without_a_completed_item_is_failed(market: Market, start: Start) -> None:
     async def refuse(_: ModelWork) -> WorkOutput:
         raise WorkFailed("backend_error", "no such parameter")
 
@@ -142,7 +135,7 @@ async def test_bundle_without_a_completed_item_is_failed(
         assert await running.end_of(job) == ("failed", "backend_error")
 
 
-async def test_items_wait_while_the_backend_is_down(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_items_wait_while_the_backend_is_down(market: Market, start: Start) -> None:
     faults = iter(range(FAULTS_TO_OPEN))
 
     async def act(work: ModelWork) -> WorkOutput:
@@ -164,9 +157,7 @@ async def test_items_wait_while_the_backend_is_down(autojump_clock: MockClock, m
         assert statuses == ["failed"] * FAULTS_TO_OPEN + ["completed"] * 5
 
 
-async def test_items_use_the_slots_and_let_other_jobs_pass(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_items_use_the_slots_and_let_other_jobs_pass(market: Market, start: Start) -> None:
     busy = 0
 
     async def act(work: ModelWork) -> WorkOutput:
@@ -186,7 +177,7 @@ async def test_items_use_the_slots_and_let_other_jobs_pass(
         assert await running.end_of(bundle) == ("settled", None)
 
 
-async def test_large_outputs_leave_the_rest_not_run(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_large_outputs_leave_the_rest_not_run(market: Market, start: Start) -> None:
     async def large(_: ModelWork) -> WorkOutput:
         return WorkOutput("x" * 3_000_000, 10)
 
@@ -210,7 +201,7 @@ async def test_large_outputs_leave_the_rest_not_run(autojump_clock: MockClock, m
     ids=["too few units out", "no unit in", "dear input", "another version", "an image"],
 )
 async def test_bundle_that_does_not_fit_its_order_is_failed(
-    case: tuple[dict[str, Any], dict[str, str], str], autojump_clock: MockClock, market: Market, start: Start
+    case: tuple[dict[str, Any], dict[str, str], str], market: Market, start: Start
 ) -> None:
     model_input, changed, reason = case
     job = post(market, model_input, **changed)
@@ -219,15 +210,13 @@ async def test_bundle_that_does_not_fit_its_order_is_failed(
         assert running.backend.ran == []
 
 
-async def test_bundle_that_pays_exactly_its_units_is_run(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_bundle_that_pays_exactly_its_units_is_run(market: Market, start: Start) -> None:
     job = post(market, bundle_of("a", "b"), units_out="108")
     async with start(backend=Backend(echo)) as running:
         assert await running.end_of(job) == ("settled", None)
 
 
-async def test_open_bundle_is_failed_unrun(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_open_bundle_is_failed_unrun(market: Market, start: Start) -> None:
     sealed = market.container(market.envelope(bundle_of("a")).encode(), recipient=market.escrow.public)
     job = market.post(sealed, designated="0", units_out="100000")
     async with start() as running:

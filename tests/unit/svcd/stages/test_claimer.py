@@ -5,7 +5,6 @@ from typing import Any, Final
 import attrs
 import pytest
 import trio
-from trio.testing import MockClock
 
 from common.api.states import JobState
 from common.messages.jobs import Order
@@ -29,8 +28,6 @@ from svcd.stages.offers import Offer
 from svcd.stages.pipeline import Pipeline
 from tests.support.fakes.market import START, Market
 from tests.unit.svcd.stages.running import count
-
-pytestmark = pytest.mark.trio
 
 US, ANOTHER = 7, 8
 MINED, REVERTED = OpMined("0xab", succeeded=True), OpMined("0xab", succeeded=False)
@@ -218,7 +215,7 @@ async def told_of(world: World, *, pending: bool = False) -> list[tuple[Any, ...
     return world.told
 
 
-async def test_mined_claim_is_opened_until_its_sla_ends(autojump_clock: MockClock) -> None:
+async def test_mined_claim_is_opened_until_its_sla_ends() -> None:
     before = count("svcd_jobs_claimed_total")
     await trio.sleep(100)
     world = World(takes=2.0)
@@ -227,17 +224,17 @@ async def test_mined_claim_is_opened_until_its_sla_ends(autojump_clock: MockCloc
     assert count("svcd_jobs_claimed_total") == before + 1
 
 
-async def test_claim_that_waited_for_its_post_is_not_timed(autojump_clock: MockClock) -> None:
+async def test_claim_that_waited_for_its_post_is_not_timed() -> None:
     assert ("relayed", 0.0) not in await told_of(World(), pending=True)
 
 
-async def test_job_withheld_after_its_offer_is_not_claimed(autojump_clock: MockClock) -> None:
+async def test_job_withheld_after_its_offer_is_not_claimed() -> None:
     world = World(withheld=True)
     assert await told_of(world) == [("slot",)]
     assert world.sent == []
 
 
-async def test_job_that_was_worked_on_before_is_left_for_a_while(autojump_clock: MockClock) -> None:
+async def test_job_that_was_worked_on_before_is_left_for_a_while() -> None:
     world = World(known=True)
     assert await told_of(world) == [("claiming", "m"), ("left for a while",), ("slot",)]
     assert world.sent == []
@@ -255,7 +252,7 @@ async def test_job_that_was_worked_on_before_is_left_for_a_while(autojump_clock:
     ],
 )
 async def test_refused_claim_frees_its_slot_and_assigns_blame(
-    outcome: OpOutcome, about: list[tuple[str, ...]], reason: str, autojump_clock: MockClock
+    outcome: OpOutcome, about: list[tuple[str, ...]], reason: str
 ) -> None:
     world = World([outcome])
     assert await told_of(world) == [("claiming", "m"), *about, ("not_claimed", reason), ("slot",)]
@@ -263,14 +260,14 @@ async def test_refused_claim_frees_its_slot_and_assigns_blame(
 
 
 @pytest.mark.parametrize("pending", [True, False])
-async def test_unknown_job_is_fine_while_its_post_is_pending(pending: bool, autojump_clock: MockClock) -> None:
+async def test_unknown_job_is_fine_while_its_post_is_pending(pending: bool) -> None:
     told = await told_of(World([ChainRefused("UnknownJob")]), pending=pending)
     assert (("left for a while",) in told) is not pending
     assert ("left for a while",) in await told_of(World([ChainRefused("PaymentRefused")]), pending=True)
 
 
 @pytest.mark.parametrize("outcome", [AWAY, NOT_OPEN, CoordinatorRefusal(500, None), OpPending("0xab")])
-async def test_ambiguous_claim_is_looked_up_until_it_ends(outcome: OpOutcome, autojump_clock: MockClock) -> None:
+async def test_ambiguous_claim_is_looked_up_until_it_ends(outcome: OpOutcome) -> None:
     world = World([outcome], ["away", None, (OPEN, US), (CLAIMED, US)])
     told = await told_of(world)
     assert told[-2:] == [("claimed",), ("to open", SLA, None)]
@@ -278,20 +275,18 @@ async def test_ambiguous_claim_is_looked_up_until_it_ends(outcome: OpOutcome, au
 
 
 @pytest.mark.parametrize("row", [(CLAIMED, ANOTHER), (SETTLED, US), (CANCELLED, US)])
-async def test_job_that_is_anothers_or_has_ended_is_not_claimed(
-    row: tuple[JobState, int], autojump_clock: MockClock
-) -> None:
+async def test_job_that_is_anothers_or_has_ended_is_not_claimed(row: tuple[JobState, int]) -> None:
     told = await told_of(World([AWAY], [row]))
     assert told[-2:] == [("not_claimed", "no answer"), ("slot",)]
 
 
-async def test_unheard_claim_is_left_to_reconciliation(autojump_clock: MockClock) -> None:
+async def test_unheard_claim_is_left_to_reconciliation() -> None:
     world = World([AWAY], [(OPEN, 0)])
     assert await told_of(world) == [("claiming", "m"), ("slot",)]
     assert world.looked == [2.0 * n for n in range(45)]  # the next look would come when the time is over
 
 
-async def test_unexpected_failure_costs_no_slot(autojump_clock: MockClock) -> None:
+async def test_unexpected_failure_costs_no_slot() -> None:
     world = World([ZeroDivisionError(), MINED])
     offers = [world.offer(), world.offer()]
 
@@ -311,7 +306,7 @@ def permit() -> tuple[PendingClaim, list[str]]:
     return PendingClaim(5, lambda: over.append("over")), over
 
 
-async def test_job_run_ahead_is_opened_before_its_claim(autojump_clock: MockClock) -> None:
+async def test_job_run_ahead_is_opened_before_its_claim() -> None:
     ahead, over = permit()
     world = World([OpStored(), MINED], permits=ahead)
     assert await told_of(world, pending=True) == [("claiming", "m"), ("to open", SLA, ahead), ("claimed",)]
@@ -320,7 +315,7 @@ async def test_job_run_ahead_is_opened_before_its_claim(autojump_clock: MockCloc
     assert (ahead.is_confirmed, over) == (True, ["over"])
 
 
-async def test_job_run_ahead_whose_claim_is_refused_is_refused_with_it(autojump_clock: MockClock) -> None:
+async def test_job_run_ahead_whose_claim_is_refused_is_refused_with_it() -> None:
     ahead, over = permit()
     world = World([OpStored(), STALE_OP], permits=ahead)
     assert await told_of(world) == [("claiming", "m"), ("to open", SLA, ahead), ("stale",), ("paused", "m")]
@@ -328,7 +323,7 @@ async def test_job_run_ahead_whose_claim_is_refused_is_refused_with_it(autojump_
     assert ahead._refusal == "StaleOp"
 
 
-async def test_job_run_ahead_without_a_known_end_stays_at_stake(autojump_clock: MockClock) -> None:
+async def test_job_run_ahead_without_a_known_end_stays_at_stake() -> None:
     ahead, over = permit()
     world = World([OpStored(), AWAY], permits=ahead)
     assert await told_of(world) == [("claiming", "m"), ("to open", SLA, ahead)]
@@ -336,20 +331,20 @@ async def test_job_run_ahead_without_a_known_end_stays_at_stake(autojump_clock: 
 
 
 @pytest.mark.parametrize("row", [(CLAIMED, US), (SETTLED, US)])
-async def test_job_run_ahead_may_have_ended_through_us(row: tuple[JobState, int], autojump_clock: MockClock) -> None:
+async def test_job_run_ahead_may_have_ended_through_us(row: tuple[JobState, int]) -> None:
     ahead, _ = permit()
     await claimer(world := World([OpStored(), AWAY], [row], permits=ahead))._claim(world.offer())
     assert ahead.is_confirmed
 
 
-async def test_coordinator_that_cannot_store_a_claim_tells_its_end(autojump_clock: MockClock) -> None:
+async def test_coordinator_that_cannot_store_a_claim_tells_its_end() -> None:
     ahead, over = permit()
     world = World([MINED], permits=ahead)
     assert (await told_of(world))[-1] == ("to open", SLA, None)
     assert ([how for how, *_ in world.sent], over) == (["store"], ["over"])
 
 
-async def test_job_is_run_ahead_with_a_permit_only(autojump_clock: MockClock) -> None:
+async def test_job_is_run_ahead_with_a_permit_only() -> None:
     given: Any = (world := World())
     claimer = Claimer(given, given, given, US, given, given, given, given, given)
     with pytest.raises(AssertionError, match="permit"):
@@ -372,13 +367,13 @@ async def test_job_is_run_ahead_with_a_permit_only(autojump_clock: MockClock) ->
     ],
 )
 async def test_job_stands_as_the_index_says_where_it_is_ours(
-    row: tuple[JobState, int] | str | None, standing: str, autojump_clock: MockClock
+    row: tuple[JobState, int] | str | None, standing: str
 ) -> None:
     world = World(rows=[row])
     assert (await world.lookup().look_up(world.held())).state == standing
 
 
-async def test_expired_job_run_ahead_ends_only_if_claimed_before(autojump_clock: MockClock) -> None:
+async def test_expired_job_run_ahead_ends_only_if_claimed_before() -> None:
     """Otherwise the claim is pending, and its answer decides."""
     world, (ahead, _) = World(rows=[(CANCELLED, 0)]), permit()
     job = attrs.evolve(world.held(), pending_claim=ahead)
@@ -388,9 +383,7 @@ async def test_expired_job_run_ahead_ends_only_if_claimed_before(autojump_clock:
 
 
 @pytest.mark.parametrize(("state", "begins"), [(OPEN, 100), (CLAIMED, 70)])
-async def test_job_found_has_the_window_of_its_newest_claim(
-    state: JobState, begins: int, autojump_clock: MockClock
-) -> None:
+async def test_job_found_has_the_window_of_its_newest_claim(state: JobState, begins: int) -> None:
     """A claimed job counts from the claim on the chain, which a reorg may have moved. An open job counts from now,
     when the next claim can be mined at the earliest."""
     world = World(rows=[(state, US)], claimed_at=70)
@@ -400,9 +393,7 @@ async def test_job_found_has_the_window_of_its_newest_claim(
 
 
 @pytest.mark.parametrize("row", [(CLAIMED, US), (SETTLED, ANOTHER), None, "away"])
-async def test_job_keeps_its_window_without_a_later_claim(
-    row: tuple[JobState, int] | str | None, autojump_clock: MockClock
-) -> None:
+async def test_job_keeps_its_window_without_a_later_claim(row: tuple[JobState, int] | str | None) -> None:
     world = World(rows=[row])
     job = world.held()
     await trio.sleep(100)
@@ -410,7 +401,7 @@ async def test_job_keeps_its_window_without_a_later_claim(
 
 
 @pytest.mark.parametrize("confirmed", [True, False])
-async def test_job_run_ahead_gets_no_window_before_its_claim(autojump_clock: MockClock, *, confirmed: bool) -> None:
+async def test_job_run_ahead_gets_no_window_before_its_claim(*, confirmed: bool) -> None:
     world, (ahead, _) = World(rows=[(OPEN, 0)]), permit()
     job = attrs.evolve(world.held(), pending_claim=ahead)
     if confirmed:
@@ -422,27 +413,27 @@ async def test_job_run_ahead_gets_no_window_before_its_claim(autojump_clock: Moc
 
 
 @pytest.mark.parametrize("row", [(SETTLED, US), (CANCELLED, US)])
-async def test_lagging_index_is_waited_for(row: tuple[JobState, int], autojump_clock: MockClock) -> None:
+async def test_lagging_index_is_waited_for(row: tuple[JobState, int]) -> None:
     world = World(rows=[(CLAIMED, US), None, row])
     found = await world.lookup().look_up_after(ChainRefused("NotClaimed"), world.held())
     assert found.state == ("settled" if row[0] == SETTLED else "ended")
     assert world.looked == [0.0, 2.0, 4.0]
 
 
-async def test_open_index_confirms_a_missing_claim(autojump_clock: MockClock) -> None:
+async def test_open_index_confirms_a_missing_claim() -> None:
     world = World(rows=[None, (JobState.OPEN, 0)])
     assert (await world.lookup().look_up_after(ChainRefused("NotClaimed"), world.held())).state == "open"
     assert world.looked == [0.0, 2.0]
 
 
-async def test_lagging_index_is_waited_for_at_most_a_minute(autojump_clock: MockClock) -> None:
+async def test_lagging_index_is_waited_for_at_most_a_minute() -> None:
     world = World(rows=[(CLAIMED, US)])
     assert (await world.lookup().look_up_after(ChainRefused("NotClaimed"), world.held())).state == "held"
     assert world.looked == [2.0 * n for n in range(31)]
 
 
 @pytest.mark.parametrize("outcome", [ChainRefused("SlaExpired"), AWAY, REVERTED])
-async def test_index_is_believed_at_once_after_any_other_answer(outcome: OpOutcome, autojump_clock: MockClock) -> None:
+async def test_index_is_believed_at_once_after_any_other_answer(outcome: OpOutcome) -> None:
     world = World(rows=[(CLAIMED, US)])
     assert (await world.lookup().look_up_after(outcome, world.held())).state == "held"
     assert world.looked == [0.0]

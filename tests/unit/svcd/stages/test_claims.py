@@ -5,14 +5,11 @@ from collections.abc import Callable
 import httpx
 import pytest
 import trio
-from trio.testing import MockClock
 
 from tests.support.fakes.market import OPEN, START, Market
 from tests.support.fakes.market_answers import Script, answer, behind, error, instead, lost
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import model_for
-
-pytestmark = pytest.mark.trio
 
 MODEL = model_for("demo/text", {"text"})
 
@@ -31,9 +28,7 @@ def refused(reason: str) -> Script:
     ],
     ids=["ours", "the model's", "the wallet's", "reverted"],
 )
-async def test_claim_refused_without_fault_is_retried(
-    refusal: Script, autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_claim_refused_without_fault_is_retried(refusal: Script, market: Market, start: Start) -> None:
     market.scripts["claim"].append(refusal)
     job = market.post()
     async with start(models=(MODEL,)) as running:
@@ -46,9 +41,7 @@ async def test_claim_refused_without_fault_is_retried(
 @pytest.mark.parametrize(
     "refusal", [refused("AtCapacity"), instead(error(403, None, "invalid_op_signature"))], ids=["chain", "coordinator"]
 )
-async def test_claims_refused_because_of_us_are_not_hurried(
-    refusal: Script, autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_claims_refused_because_of_us_are_not_hurried(refusal: Script, market: Market, start: Start) -> None:
     market.always["claim"] = refusal
     market.post()
     async with start(models=(MODEL,)):
@@ -57,7 +50,7 @@ async def test_claims_refused_because_of_us_are_not_hurried(
     assert market.calls.count("claim") <= 6
 
 
-async def test_refused_resend_of_a_mined_claim_is_ours(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_refused_resend_of_a_mined_claim_is_ours(market: Market, start: Start) -> None:
     market.scripts["claim"].append(lost())
     market.scripts["job"] += [behind(state=OPEN, provider_id="0")] * 2
     job = market.post()
@@ -66,7 +59,7 @@ async def test_refused_resend_of_a_mined_claim_is_ours(autojump_clock: MockClock
     assert market.calls.count("claim") == 2
 
 
-async def test_claim_of_another_provider_is_not_ours(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_claim_of_another_provider_is_not_ours(market: Market, start: Start) -> None:
     job = market.post(designated="0")
 
     async def taken(_: object) -> httpx.Response:
@@ -81,9 +74,7 @@ async def test_claim_of_another_provider_is_not_ours(autojump_clock: MockClock, 
     assert market.calls.count("fetch") == 0
 
 
-async def test_window_counts_from_before_the_claim_was_sent(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_window_counts_from_before_the_claim_was_sent(market: Market, start: Start) -> None:
     async def slow(perform: Callable[[], httpx.Response]) -> httpx.Response:
         mined = perform()
         await trio.sleep(12)  # short enough to leave the margin unchanged
@@ -99,9 +90,7 @@ async def test_window_counts_from_before_the_claim_was_sent(
     )
 
 
-async def test_slot_is_freed_after_an_unexpected_failure(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_slot_is_freed_after_an_unexpected_failure(market: Market, start: Start) -> None:
     async def faulty(_: object) -> httpx.Response:
         raise RuntimeError("a fault")
 
@@ -113,9 +102,7 @@ async def test_slot_is_freed_after_an_unexpected_failure(
         await running.until(lambda: running.entry(after)[0] == "settled")
 
 
-async def test_no_slot_is_lost_when_stopped_with_busy_claimers(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_no_slot_is_lost_when_stopped_with_busy_claimers(market: Market, start: Start) -> None:
     async def unanswered(_: object) -> None:
         await trio.sleep_forever()
 
@@ -130,9 +117,7 @@ async def test_no_slot_is_lost_when_stopped_with_busy_claimers(
         await running.until(lambda: running.ground.slots.held_slots == 256)  # pending claims
 
 
-async def test_settled_job_in_a_lagging_book_is_not_reclaimed(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_settled_job_in_a_lagging_book_is_not_reclaimed(market: Market, start: Start) -> None:
     job = market.post()
     offered = dict(market.jobs[job])
     async with start(models=(MODEL,)) as running:

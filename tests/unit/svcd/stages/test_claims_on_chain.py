@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from svcd.base.errors import Unavailable
 from svcd.coordinator.chain import ChainReader, Claimed, ClaimStatus, Contradicted, NotClaimed
@@ -12,8 +11,6 @@ from svcd.journal.book_row import Job
 from tests.support.fakes.market import Market
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import model_for
-
-pytestmark = pytest.mark.trio
 
 MODEL = model_for("demo/text", {"text"})
 Says = Callable[[int], ClaimStatus]
@@ -45,7 +42,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Callable[[Says], list[Job]]:
 
 
 async def test_job_runs_once_a_recovered_node_shows_the_claim(
-    node: Callable[[Says], list[Job]], autojump_clock: MockClock, market: Market, start: Start
+    node: Callable[[Says], list[Job]], market: Market, start: Start
 ) -> None:
     def late(n: int) -> ClaimStatus:
         return away(n) if n < 3 else NotClaimed("state 0, provider 0") if n < 5 else Claimed()
@@ -71,26 +68,21 @@ async def test_job_not_on_the_chain_is_never_run(  # noqa: PLR0917 - fixtures co
     reason: str,
     questions: int,
     node: Callable[[Says], list[Job]],
-    autojump_clock: MockClock,
     market: Market,
     start: Start,
 ) -> None:
     asked, job = node(say), market.post()
     async with start(models=(MODEL,), rpc_url="http://node.example") as running:
-        began = autojump_clock.current_time()
+        began = trio.current_time()
         assert await running.end_of(job) == ("failed", reason)
-        assert autojump_clock.current_time() - began < 300  # before the owner is refunded
+        assert trio.current_time() - began < 300  # before the owner is refunded
         assert running.backend.ran == []
     assert len(asked) >= questions
     assert asked[0].job_id.hex() == job[2:]
 
 
 async def test_claim_is_not_awaited_beyond_the_time_to_fail(
-    monkeypatch: pytest.MonkeyPatch,
-    node: Callable[[Says], list[Job]],
-    autojump_clock: MockClock,
-    market: Market,
-    start: Start,
+    monkeypatch: pytest.MonkeyPatch, node: Callable[[Says], list[Job]], market: Market, start: Start
 ) -> None:
     node(away)
 
@@ -101,6 +93,6 @@ async def test_claim_is_not_awaited_beyond_the_time_to_fail(
     monkeypatch.setattr(ChainReader, "claim_status", slow)
     job = market.post()
     async with start(models=(MODEL,), rpc_url="http://node.example") as running:
-        began = autojump_clock.current_time()
+        began = trio.current_time()
         assert await running.end_of(job) == ("failed", "deadline_wait")
-        assert autojump_clock.current_time() - began < 280
+        assert trio.current_time() - began < 280

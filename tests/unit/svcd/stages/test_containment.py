@@ -12,7 +12,6 @@ import httpx
 import pytest
 import structlog
 import trio
-from trio.testing import MockClock
 
 from common.daemon import supervision
 from svcd.journal.work import ModelWork, WorkOutput
@@ -21,7 +20,7 @@ from tests.support.fakes.market import Market
 from tests.support.faults.foreign_errors import ForeignErrors, logged_exceptions
 from tests.unit.svcd.stages.running import Backend, Running, config_for, started
 
-pytestmark = [pytest.mark.trio, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 QUIET_ROUNDS: Final = 3  # rounds without a new place, after which all places count as reached
 LATENCY_S: Final = 0.05
@@ -45,7 +44,7 @@ async def answer(work: ModelWork) -> WorkOutput:
 
 
 async def test_foreign_errors_end_neither_daemon_nor_task(
-    autojump_clock: MockClock, market: Market, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    market: Market, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = ForeignErrors("svcd", apart_seconds=LATENCY_S / 4)
     started_tasks, ended_tasks = Counter[str](), Counter[str]()

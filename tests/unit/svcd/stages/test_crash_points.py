@@ -11,7 +11,6 @@ import attrs
 import httpx
 import pytest
 import trio
-from trio.testing import MockClock
 
 from common.bundle import BundleItem, bundle_input
 from svcd.journal.journal import JOURNAL_FILE
@@ -19,8 +18,6 @@ from tests.support.fakes.market import Market
 from tests.support.fakes.market_answers import Script
 from tests.support.faults.crash_points import CrashPoints, TrioCrashPoints
 from tests.unit.svcd.stages.conftest import Start
-
-pytestmark = pytest.mark.trio
 
 
 @attrs.frozen
@@ -76,7 +73,7 @@ def _posted(market: Market, way: Way) -> str:
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_provider_killed_anywhere_ends_each_job_once(
-    way: str, autojump_clock: MockClock, market: Market, start: Start, tmp_path: Path
+    way: str, market: Market, start: Start, tmp_path: Path
 ) -> None:
     expected = WAYS[way]
     crash = TrioCrashPoints(CrashPoints("svcd", ("svcd/stages/", "svcd/journal/", "svcd/job/")))

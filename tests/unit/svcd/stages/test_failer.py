@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 
 import pytest
-from trio.testing import MockClock
 
 from svcd.coordinator.outcomes import ChainRefused, OpOutcome
 from svcd.journal.held_job import FailingJob
@@ -11,14 +10,12 @@ from svcd.stages.claimer import STALE_OP
 from svcd.stages.failer import Failer
 from tests.unit.svcd.stages.settles import AWAY, MINED, REVERTED, World, held
 
-pytestmark = pytest.mark.trio
-
 
 def failing(world: World) -> Callable[[FailingJob], Awaitable[None]]:
     return Failer(**world.collaborators("coordinator", "signer", "clock", "lookup", "pipeline")).step
 
 
-async def test_fail_is_sent_again_until_it_is_taken(autojump_clock: MockClock) -> None:
+async def test_fail_is_sent_again_until_it_is_taken() -> None:
     world, job = World([AWAY, MINED]), held()
     await failing(world)(FailingJob(job, "backend_error"))
     assert world.ends == [("failed", job, "backend_error")]
@@ -36,7 +33,7 @@ async def test_fail_is_sent_again_until_it_is_taken(autojump_clock: MockClock) -
     ],
 )
 async def test_fail_ends_with_what_the_chain_says_of_the_job(
-    autojump_clock: MockClock, outcome: OpOutcome, standing: str, end: tuple[str, str | None]
+    outcome: OpOutcome, standing: str, end: tuple[str, str | None]
 ) -> None:
     world, job = World([outcome], [standing]), held()
     await failing(world)(FailingJob(job, "why"))
@@ -44,7 +41,7 @@ async def test_fail_ends_with_what_the_chain_says_of_the_job(
     assert world.times == [0.0]
 
 
-async def test_fail_that_is_stale_sets_the_clock_and_is_sent_again(autojump_clock: MockClock) -> None:
+async def test_fail_that_is_stale_sets_the_clock_and_is_sent_again() -> None:
     world, job = World([STALE_OP, STALE_OP, REVERTED, MINED]), held()
     await failing(world)(FailingJob(job, "why"))
     assert (world.stale, world.times) == (2, [0.0, 1.0, 3.0, 7.0])
@@ -52,9 +49,7 @@ async def test_fail_that_is_stale_sets_the_clock_and_is_sent_again(autojump_cloc
 
 
 @pytest.mark.parametrize(("window_ends_at", "last"), [(90.0, 61.0), (0.0, 31.0)])
-async def test_fail_is_retried_until_the_sla_ends(
-    autojump_clock: MockClock, window_ends_at: float, last: float
-) -> None:
+async def test_fail_is_retried_until_the_sla_ends(window_ends_at: float, last: float) -> None:
     world, job = World([AWAY], ["unknown"]), held(window_ends_at=window_ends_at)
     await failing(world)(FailingJob(job, "why"))
     assert world.ends == [("left", job, "why")]
@@ -63,7 +58,7 @@ async def test_fail_is_retried_until_the_sla_ends(
     assert [give_up_at for _, _, give_up_at, _ in world.sent] == [min(until, when + 60.0) for when in world.times]
 
 
-async def test_last_fail_attempt_is_before_the_end(autojump_clock: MockClock) -> None:
+async def test_last_fail_attempt_is_before_the_end() -> None:
     world = World([AWAY], ["unknown"])
     await failing(world)(FailingJob(held(window_ends_at=61.0), "why"))
     assert world.times == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0]

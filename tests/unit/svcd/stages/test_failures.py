@@ -10,7 +10,6 @@ import httpx
 import pytest
 import trio
 from PIL import Image
-from trio.testing import MockClock
 
 from common.box import SecretKey
 from common.canonical_json import canonical
@@ -20,8 +19,6 @@ from tests.support.fakes.market import CLAIMED, Market
 from tests.support.fakes.market_answers import answer, behind, error, instead, lost, unreached
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, count, model_for
-
-pytestmark = pytest.mark.trio
 
 
 @attrs.frozen
@@ -259,9 +256,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
-async def test_job_ends_with_its_reason_and_its_slot_is_free(
-    case: Case, autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_job_ends_with_its_reason_and_its_slot_is_free(case: Case, market: Market, start: Start) -> None:
     counted = count("svcd_jobs_failed_total", reason=case.reason)
     job = case.prepare(market)
     async with start(backend=Backend(case.backend), **case.configured) as running:
@@ -272,7 +267,7 @@ async def test_job_ends_with_its_reason_and_its_slot_is_free(
     assert (row["state"], row["ended_because"]) == ((3, 3) if case.fails else (1, 0))
 
 
-async def test_settle_without_a_sign_in_is_not_sent(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_settle_without_a_sign_in_is_not_sent(market: Market, start: Start) -> None:
     async def meanwhile(work: ModelWork) -> WorkOutput:
         market.sessions.clear()
         market.always["session"] = instead(error(403, "not_registered"))
@@ -288,7 +283,7 @@ async def test_settle_without_a_sign_in_is_not_sent(autojump_clock: MockClock, m
 
 
 async def test_key_of_another_length_opens_nothing(
-    autojump_clock: MockClock, market: Market, start: Start, monkeypatch: pytest.MonkeyPatch
+    market: Market, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.support.fakes.market.data_key", lambda *_: bytes(31))
     job = open_job(market)
@@ -296,9 +291,7 @@ async def test_key_of_another_length_opens_nothing(
         assert await running.end_of(job) == ("failed", "undecryptable")
 
 
-async def test_withheld_key_fails_the_job_within_300_seconds(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_withheld_key_fails_the_job_within_300_seconds(market: Market, start: Start) -> None:
     market.always["release"] = instead(error(503, "job_read", retryable=True))
     job = open_job(market, sla_secs="86400")
     offered = model_for("demo/text", {"text"}, asks={86_400: next(iter(model_for("x", {"text"}).asks.values()))})
@@ -309,9 +302,7 @@ async def test_withheld_key_fails_the_job_within_300_seconds(
 
 
 @pytest.mark.parametrize("op", ["settle", "claim"])
-async def test_op_with_a_lost_answer_is_looked_up(
-    op: str, autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_op_with_a_lost_answer_is_looked_up(op: str, market: Market, start: Start) -> None:
     market.scripts[op].append(lost())
     job = market.post()
     async with start() as running:
@@ -319,9 +310,7 @@ async def test_op_with_a_lost_answer_is_looked_up(
     assert len(running.backend.ran) == 1
 
 
-async def test_job_settles_after_its_claim_survives_a_reorg(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_job_settles_after_its_claim_survives_a_reorg(market: Market, start: Start) -> None:
     async def unmade(_: Callable[[], httpx.Response]) -> httpx.Response:
         market.jobs[job] |= {"state": 0, "provider_id": "0", "claimed_at": "0"}
         return answer(409, {"ok": False, "reason": "NotClaimed"})
@@ -342,7 +331,7 @@ async def test_job_settles_after_its_claim_survives_a_reorg(
     assert market.calls.count("claim") == 1
 
 
-async def test_stale_settle_and_fail_are_signed_again(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_stale_settle_and_fail_are_signed_again(market: Market, start: Start) -> None:
     stale = instead(answer(409, {"ok": False, "reason": "StaleOp"}))
     good, bad = market.post(), market.post(market.container(canonical({"v": 2})))
     market.scripts["settle"] += [stale, stale]
@@ -353,9 +342,7 @@ async def test_stale_settle_and_fail_are_signed_again(autojump_clock: MockClock,
     assert (market.calls.count("settle"), market.calls.count("fail")) == (3, 3)
 
 
-async def test_key_is_requested_again_while_the_claim_may_appear(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_key_is_requested_again_while_the_claim_may_appear(market: Market, start: Start) -> None:
     market.scripts["release"] += [
         instead(error(404, "no_claim", "not_found")),
         instead(error(409, "not_claimed")),
@@ -366,9 +353,7 @@ async def test_key_is_requested_again_while_the_claim_may_appear(
         assert await running.end_of(job) == ("settled", None)
 
 
-async def test_settle_counts_though_its_resend_is_refused(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_settle_counts_though_its_resend_is_refused(market: Market, start: Start) -> None:
     market.scripts["settle"].append(lost())
     market.scripts["job"] += [behind(state=CLAIMED)] * 3
     job = market.post()
@@ -377,7 +362,7 @@ async def test_settle_counts_though_its_resend_is_refused(
     assert market.calls.count("settle") == 1 + 3  # the lost one, and one for each look at a lagging index
 
 
-async def test_late_settle_counts_before_a_fail(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_late_settle_counts_before_a_fail(market: Market, start: Start) -> None:
     async def late(perform: Callable[[], httpx.Response]) -> httpx.Response:
         market.end(job, 1)
         return answer(409, {"ok": False, "reason": "NotClaimed"})
@@ -389,7 +374,7 @@ async def test_late_settle_counts_before_a_fail(autojump_clock: MockClock, marke
         assert await running.end_of(job) == ("settled", None)
 
 
-async def test_rejected_fail_frees_the_slot(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_rejected_fail_frees_the_slot(market: Market, start: Start) -> None:
     market.always["fail"] = unreached()
     job = market.post(market.container(canonical({"v": 2})))
     async with start() as running:

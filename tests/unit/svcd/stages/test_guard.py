@@ -3,15 +3,12 @@ gone."""
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from common.box import SecretKey
 from tests.support.fakes.market import CLAIMED, OPEN, Market
 from tests.support.fakes.market_answers import error, instead
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, Running, count, model_for
-
-pytestmark = pytest.mark.trio
 
 MODEL = model_for("demo/text", {"text"})
 
@@ -37,7 +34,7 @@ async def all_is_well(running: Running, market: Market, reason: str) -> None:
     assert count("svcd_claims_withheld", reason=reason) == 0
 
 
-async def test_unpublished_box_key_stops_claims(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_unpublished_box_key_stops_claims(market: Market, start: Start) -> None:
     market.registered_box = SecretKey(b"\x66" * 32).public
     async with start(models=(MODEL,)) as running:
         await withheld(running, market, "box_key", "publish the configured key with `svcd identity`")
@@ -45,7 +42,7 @@ async def test_unpublished_box_key_stops_claims(autojump_clock: MockClock, marke
         await all_is_well(running, market, "box_key")
 
 
-async def test_changed_box_key_stops_claims(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_changed_box_key_stops_claims(market: Market, start: Start) -> None:
     async with start(models=(MODEL,)) as running:
         assert await running.end_of(market.post()) == ("settled", None)
         market.registered_box = SecretKey(b"\x66" * 32).public
@@ -54,9 +51,7 @@ async def test_changed_box_key_stops_claims(autojump_clock: MockClock, market: M
 
 
 @pytest.mark.parametrize("minutes", [-14, 14])
-async def test_clock_off_by_minutes_is_corrected(
-    minutes: int, autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_clock_off_by_minutes_is_corrected(minutes: int, market: Market, start: Start) -> None:
     market.behind = 60.0 * minutes
     async with start(models=(MODEL,)) as running:
         assert running.ground.clock.now() == pytest.approx(market.now() - market.behind, abs=2)
@@ -67,9 +62,7 @@ async def test_clock_off_by_minutes_is_corrected(
         assert running.daemon.health.problem is None
 
 
-async def test_wrong_coordinator_clock_is_overruled_by_the_chain(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_wrong_coordinator_clock_is_overruled_by_the_chain(market: Market, start: Start) -> None:
     market.behind, market.chain_minds_time = -840.0, True
     async with start(models=(MODEL,)) as running:
         job = market.post(expires_at=str(int(market.now()) + 3600))
@@ -77,9 +70,7 @@ async def test_wrong_coordinator_clock_is_overruled_by_the_chain(
     assert market.calls.count("claim") == 2
 
 
-async def test_clock_that_is_off_by_more_claims_nothing(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_clock_that_is_off_by_more_claims_nothing(market: Market, start: Start) -> None:
     market.behind = 1200.0
     async with start(models=(MODEL,)) as running:
         await withheld(running, market, "clock", "1200 s ahead of the coordinator's, but svcd corrects at most 900 s")
@@ -87,7 +78,7 @@ async def test_clock_that_is_off_by_more_claims_nothing(
         await all_is_well(running, market, "clock")
 
 
-async def test_unknown_name_stops_only_its_model(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_unknown_name_stops_only_its_model(market: Market, start: Start) -> None:
     backend = Backend(unknown="http://h/v1/models does not list 'lama'; it lists llama")
     async with start(models=(MODEL,), backend=backend) as running:
         await withheld(
@@ -101,9 +92,7 @@ async def test_unknown_name_stops_only_its_model(autojump_clock: MockClock, mark
         await all_is_well(running, market, "model_name")
 
 
-async def test_backend_that_does_not_answer_stops_its_model_alone(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_backend_that_does_not_answer_stops_its_model_alone(market: Market, start: Start) -> None:
     backend = Backend(up=False)
     async with start(models=(MODEL,), backend=backend) as running:
         await withheld(running, market, "backend", "demo/text: the backend does not answer: start the backend")
@@ -112,9 +101,7 @@ async def test_backend_that_does_not_answer_stops_its_model_alone(
         await all_is_well(running, market, "backend")
 
 
-async def test_unknown_window_is_reported_and_others_continue(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_unknown_window_is_reported_and_others_continue(market: Market, start: Start) -> None:
     market.windows = [3600]
     both = model_for("demo/text", {"text"}, asks={600: MODEL.asks[600], 3600: MODEL.asks[600]})
     async with start(models=(both,)) as running:
@@ -128,9 +115,7 @@ async def test_unknown_window_is_reported_and_others_continue(
         await all_is_well(running, market, "window")
 
 
-async def test_daemon_that_polls_already_keeps_another_from_beginning(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_daemon_that_polls_already_keeps_another_from_beginning(market: Market, start: Start) -> None:
     market.rival, market.asks = True, {(1, 600): (100, 200)}
     async with start(models=(MODEL,)) as running:
         await withheld(running, market, "other_daemon", "stop the other daemon, or give this daemon another wallet")
@@ -139,9 +124,7 @@ async def test_daemon_that_polls_already_keeps_another_from_beginning(
 
 
 @pytest.mark.parametrize("rates", [(100, 200), (5, 5)], ids=["the same asks", "other asks"])
-async def test_second_daemon_leaves_the_firsts_asks_alone(
-    rates: tuple[int, int], autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_second_daemon_leaves_the_firsts_asks_alone(rates: tuple[int, int], market: Market, start: Start) -> None:
     market.rival, market.asks = True, {(1, 600): rates}
     async with start(models=(MODEL,)) as running:
         await trio.sleep(200)
@@ -151,9 +134,7 @@ async def test_second_daemon_leaves_the_firsts_asks_alone(
     assert (market.asks, market.snapshots) == ({(1, 600): rates}, [])
 
 
-async def test_daemon_stopped_before_its_first_look_withdraws_nothing(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_daemon_stopped_before_its_first_look_withdraws_nothing(market: Market, start: Start) -> None:
     market.rival, market.asks = True, {(1, 600): (100, 200)}
     market.always["providers"] = instead(error(503, "not_ready", "not_ready"))
     async with start(models=(MODEL,)) as running:
@@ -163,9 +144,7 @@ async def test_daemon_stopped_before_its_first_look_withdraws_nothing(
     assert (market.asks, market.snapshots) == ({(1, 600): (100, 200)}, [])
 
 
-async def test_asks_of_another_daemon_are_not_withdrawn(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_asks_of_another_daemon_are_not_withdrawn(market: Market, start: Start) -> None:
     async with start(models=(MODEL,)) as running:
         await running.until(lambda: market.asks == {(1, 600): (100, 200)})
         market.asks = {(1, 600): (7, 7), (3, 600): (8, 8)}
@@ -174,9 +153,7 @@ async def test_asks_of_another_daemon_are_not_withdrawn(
     assert market.asks == {(1, 600): (7, 7), (3, 600): (8, 8)}
 
 
-async def test_claim_by_another_hand_stops_claims_and_is_left_to_it(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_claim_by_another_hand_stops_claims_and_is_left_to_it(market: Market, start: Start) -> None:
     async with start(models=(MODEL,)) as running:
         await trio.sleep(100)
         others = market.post(sla_secs="3600", model_id="3")
@@ -190,9 +167,7 @@ async def test_claim_by_another_hand_stops_claims_and_is_left_to_it(
         await all_is_well(running, market, "other_daemon")
 
 
-async def test_job_left_by_the_rival_is_taken_in_its_second_half(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_job_left_by_the_rival_is_taken_in_its_second_half(market: Market, start: Start) -> None:
     async with start(models=(MODEL,)) as running:
         await trio.sleep(100)
         others = market.post(sla_secs="600")
@@ -201,9 +176,7 @@ async def test_job_left_by_the_rival_is_taken_in_its_second_half(
         assert trio.current_time() > 400
 
 
-async def test_no_poll_before_claims_are_known_to_be_safe(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_no_poll_before_claims_are_known_to_be_safe(market: Market, start: Start) -> None:
     market.always["providers"] = instead(error(503, "not_ready", "not_ready"))
     job = market.post()
     async with start(models=(MODEL,)) as running:

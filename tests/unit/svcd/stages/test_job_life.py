@@ -1,8 +1,6 @@
 """One job from the poll to its end, in a whole daemon."""
 
-import pytest
 import trio
-from trio.testing import MockClock
 
 from svcd.backends.discount import AskRates
 from svcd.journal.work import ModelWork, WorkOutput
@@ -11,12 +9,8 @@ from tests.support.fakes.market_answers import error, instead, lost, unreached
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, count, model_for
 
-pytestmark = pytest.mark.trio
 
-
-async def test_designated_job_is_claimed_opened_run_sealed_and_settled(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_designated_job_is_claimed_opened_run_sealed_and_settled(market: Market, start: Start) -> None:
     settled, claimed = count("svcd_jobs_settled_total"), count("svcd_jobs_claimed_total")
     job = market.post()
     async with start() as running:
@@ -28,16 +22,14 @@ async def test_designated_job_is_claimed_opened_run_sealed_and_settled(
     assert count("svcd_jobs_claimed_total") == claimed + 1
 
 
-async def test_open_job_is_opened_with_the_escrows_key(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_open_job_is_opened_with_the_escrows_key(market: Market, start: Start) -> None:
     job = market.post(market.container(recipient=market.escrow.public), designated="0")
     async with start() as running:
         assert await running.end_of(job) == ("settled", None)
     assert running.opened(job).job_id == bytes.fromhex(job[2:])
 
 
-async def test_large_result_is_uploaded_and_named_in_the_settle(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_large_result_is_uploaded_and_named_in_the_settle(market: Market, start: Start) -> None:
     async def large(_: ModelWork) -> WorkOutput:
         return WorkOutput("x" * 16_000_000, 10)
 
@@ -49,7 +41,7 @@ async def test_large_result_is_uploaded_and_named_in_the_settle(
     assert len(str(running.opened(job).output)) == 16_000_000
 
 
-async def test_upload_without_an_answer_is_made_again(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_upload_without_an_answer_is_made_again(market: Market, start: Start) -> None:
     async def large(_: ModelWork) -> WorkOutput:
         return WorkOutput("x" * 16_000_000, 10)
 
@@ -60,9 +52,7 @@ async def test_upload_without_an_answer_is_made_again(autojump_clock: MockClock,
     assert len(str(running.opened(job).output)) == 16_000_000
 
 
-async def test_upload_that_lapsed_before_the_settle_is_made_again(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_upload_that_lapsed_before_the_settle_is_made_again(market: Market, start: Start) -> None:
     async def large(_: ModelWork) -> WorkOutput:
         return WorkOutput("x" * 16_000_000, 10)
 
@@ -73,9 +63,7 @@ async def test_upload_that_lapsed_before_the_settle_is_made_again(
     assert market.calls.count("files") == 2
 
 
-async def test_output_over_the_ordered_units_is_charged_as_ordered(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_output_over_the_ordered_units_is_charged_as_ordered(market: Market, start: Start) -> None:
     async def talkative(work: ModelWork) -> WorkOutput:
         return WorkOutput("much", work.units_out + 1)
 
@@ -85,9 +73,7 @@ async def test_output_over_the_ordered_units_is_charged_as_ordered(
     assert market.jobs[job]["completion_tok"] == "1000"
 
 
-async def test_session_that_the_coordinator_forgot_is_minted_again(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_session_that_the_coordinator_forgot_is_minted_again(market: Market, start: Start) -> None:
     async with start() as running:
         await trio.sleep(1)
         market.sessions.clear()
@@ -96,7 +82,7 @@ async def test_session_that_the_coordinator_forgot_is_minted_again(
     assert len(market.sessions) == 1
 
 
-async def test_held_jobs_never_exceed_the_slots(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_held_jobs_never_exceed_the_slots(market: Market, start: Start) -> None:
     most = 0
 
     async def slow(work: ModelWork) -> WorkOutput:
@@ -112,7 +98,7 @@ async def test_held_jobs_never_exceed_the_slots(autojump_clock: MockClock, marke
     assert most == 4
 
 
-async def test_earliest_deadline_runs_first(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_earliest_deadline_runs_first(market: Market, start: Start) -> None:
     async def slow(work: ModelWork) -> WorkOutput:
         await trio.sleep(5)
         return WorkOutput(work.input, 1)

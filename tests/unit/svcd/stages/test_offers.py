@@ -1,12 +1,10 @@
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from svcd.base.clock import Clock
 from svcd.stages.deadline_channel import DeadlineChannel
 from svcd.stages.offers import Exclusions
-
-pytestmark = pytest.mark.trio
 
 
 async def test_earliest_deadline_first_and_stable() -> None:
@@ -42,7 +40,7 @@ async def test_receiver_that_is_cancelled_takes_nothing_with_it() -> None:
 
 
 @pytest.mark.parametrize("off", [-900.0, 900.0])
-async def test_skip_lasts_as_long_despite_a_clock_error(off: float, autojump_clock: MockClock) -> None:
+async def test_skip_lasts_as_long_despite_a_clock_error(off: float) -> None:
     wrong = off
     exclusions = Exclusions(Clock(local_clock=lambda: 1_000_000 + trio.current_time() + wrong))
     exclusions.exclude_briefly(b"job")

@@ -8,7 +8,6 @@ from typing import Any, Final
 import attrs
 import pytest
 import trio
-from trio.testing import MockClock
 
 from common.box import PublicKey, SecretKey, seal
 from common.container import ContainerCommitment
@@ -26,8 +25,6 @@ from svcd.stages import opener as module
 from svcd.stages.opener import PayloadOpener
 from tests.support.fakes.market import BOOK, START, Market
 from tests.unit.svcd.stages.running import model_for
-
-pytestmark = pytest.mark.trio
 
 SLA: Final = 3600.0
 MARGIN: Final = 30.0
@@ -202,9 +199,7 @@ async def failure_of(world: World, opener: PayloadOpener, held: ClaimedJob) -> W
 
 
 @pytest.mark.parametrize("is_bid", [False, True])
-async def test_payload_becomes_work_that_names_its_order(
-    is_bid: bool, tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_payload_becomes_work_that_names_its_order(is_bid: bool, tmp_path: Path) -> None:
     await trio.sleep(100)
     world = World(is_bid=is_bid, fetch_takes=5.0)
     held = world.held()
@@ -222,7 +217,7 @@ async def test_payload_becomes_work_that_names_its_order(
         assert (when, until, body["job"], body["rest"][-1]) == (5.0, 270.0, job.job_id, 5)
 
 
-async def test_opening_continues_until_the_run_must_start(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_opening_continues_until_the_run_must_start(tmp_path: Path) -> None:
     world = World()
     await world.opener(tmp_path).step(world.held(window_ends_at=MARGIN + 1))
     assert world.fetched_until == [1.0]
@@ -232,7 +227,7 @@ async def test_opening_continues_until_the_run_must_start(tmp_path: Path, autoju
     assert (failure.reason, again.reason, late.fetched_until) == ("deadline_wait", "claim_expired", [])
 
 
-async def test_stored_answers_are_opened_in_half_of_the_margin(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_stored_answers_are_opened_in_half_of_the_margin(tmp_path: Path) -> None:
     world = World(items={0: b"answer"})
     await world.opener(tmp_path).step(world.held(window_ends_at=MARGIN, is_recovered=True))
     [(_, opened)] = world.ran
@@ -242,7 +237,7 @@ async def test_stored_answers_are_opened_in_half_of_the_margin(tmp_path: Path, a
     assert (failure.reason, late.fetched_until) == ("claim_expired", [])
 
 
-async def test_job_found_late_has_half_a_minute_to_open(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_job_found_late_has_half_a_minute_to_open(tmp_path: Path) -> None:
     world = World()
     held = world.held()
     await trio.sleep(250)
@@ -252,7 +247,7 @@ async def test_job_found_late_has_half_a_minute_to_open(tmp_path: Path, autojump
     assert world.fetched_until == [280.0, 1030.0]
 
 
-async def test_chain_is_asked_again_until_it_has_the_claim(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_chain_is_asked_again_until_it_has_the_claim(tmp_path: Path) -> None:
     world = World(standings=[AWAY, NotClaimed("no post"), Claimed()])
     await world.opener(tmp_path, chain=True).step(world.held())
     assert (world.looked, len(world.ran)) == ([0.0, 2.0, 4.0], 1)
@@ -267,14 +262,14 @@ async def test_chain_is_asked_again_until_it_has_the_claim(tmp_path: Path, autoj
     ],
 )
 async def test_claim_missing_on_the_chain_fails_the_job(
-    standing: Any, reason: str, last: float, tmp_path: Path, autojump_clock: MockClock
+    standing: Any, reason: str, last: float, tmp_path: Path
 ) -> None:
     world = World(standings=[standing])
     failure = await failure_of(world, world.opener(tmp_path, chain=True), world.held())
     assert (failure.reason, world.looked[-1], world.fetched_until) == (reason, last, [])
 
 
-async def test_job_run_ahead_is_checked_once_claimed(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_job_run_ahead_is_checked_once_claimed(tmp_path: Path) -> None:
     world, ahead = World(), PendingClaim(1, lambda: None)
     opener, held = world.opener(tmp_path, chain=True), world.held(pending_claim=ahead)
     await opener.step(held)
@@ -285,9 +280,7 @@ async def test_job_run_ahead_is_checked_once_claimed(tmp_path: Path, autojump_cl
 
 
 @pytest.mark.parametrize("code", ["not_claimed", "no_claim", "stale_issued_at"])
-async def test_escrow_that_lags_is_asked_again_with_a_new_time(
-    code: str, tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_escrow_that_lags_is_asked_again_with_a_new_time(code: str, tmp_path: Path) -> None:
     world = World(is_bid=True, answers=[CoordinatorRefusal(409, code), KEY])
     await world.opener(tmp_path).step(world.held())
     assert [(when, body["rest"][-1]) for when, _, body in world.asked] == [(0.0, 0), (2.0, 2)]
@@ -306,7 +299,7 @@ async def test_escrow_that_lags_is_asked_again_with_a_new_time(
     ],
 )
 async def test_escrow_that_gives_no_key_fails_the_job_with_its_reason(
-    answer: Any, reason: str, last: float, tmp_path: Path, autojump_clock: MockClock
+    answer: Any, reason: str, last: float, tmp_path: Path
 ) -> None:
     world = World(is_bid=True, answers=[answer])
     failure = await failure_of(world, world.opener(tmp_path), world.held())
@@ -317,23 +310,23 @@ async def test_escrow_that_gives_no_key_fails_the_job_with_its_reason(
 
 
 @pytest.mark.parametrize("length", [31, 33])
-async def test_key_of_another_length_opens_nothing(length: int, tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_key_of_another_length_opens_nothing(length: int, tmp_path: Path) -> None:
     world = World(is_bid=True, dek_bytes=length)
     assert (await failure_of(world, world.opener(tmp_path), world.held())).reason == "undecryptable"
 
 
-async def test_key_sealed_to_another_box_opens_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_key_sealed_to_another_box_opens_nothing(tmp_path: Path) -> None:
     world = World(is_bid=True, answers=[ReleasedKey(seal(SecretKey.generate().public, bytes(32)))])
     assert (await failure_of(world, world.opener(tmp_path), world.held())).reason == "undecryptable"
 
 
-async def test_designated_job_without_our_box_key_cannot_be_opened(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_designated_job_without_our_box_key_cannot_be_opened(tmp_path: Path) -> None:
     world = World()
     opener = attrs.evolve(world.opener(tmp_path), box_secret=None)
     assert (await failure_of(world, opener, world.held())).reason == "no_cipher"
 
 
-async def test_job_of_another_provider_or_model_is_not_fetched(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_job_of_another_provider_or_model_is_not_fetched(tmp_path: Path) -> None:
     world = World()
     anothers = attrs.evolve(world.opener(tmp_path), provider_id=US + 1)
     gone = attrs.evolve(world.opener(tmp_path), models={})
@@ -341,9 +334,7 @@ async def test_job_of_another_provider_or_model_is_not_fetched(tmp_path: Path, a
     assert (reasons, world.fetched_until) == (["not_our_bid", "unservable"], [])
 
 
-async def test_only_long_input_is_read_in_a_thread(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_long_input_is_read_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[float] = []
 
     async def run_sync(act: Callable[[], Any], *_: Any) -> Any:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import httpx
 import pytest
 import trio
-from trio.testing import MockClock
 
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
@@ -14,14 +13,10 @@ from tests.support.fakes.market_answers import answer, instead
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import count, model_for
 
-pytestmark = pytest.mark.trio
-
 MODEL = model_for("demo/text", {"text"})
 
 
-async def test_job_offered_before_its_block_is_claimed_run_and_settled(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_job_offered_before_its_block_is_claimed_run_and_settled(market: Market, start: Start) -> None:
     job = market.post(market.container())
     market.offer(job)
     taken = count("svcd_pending_offers_total", outcome="taken")
@@ -49,7 +44,7 @@ _STRANGER = Wallet(b"\x66" * 32)
     ],
 )
 async def test_unsigned_or_unsuitable_offer_is_not_claimed(
-    changed: dict[str, str], autojump_clock: MockClock, market: Market, start: Start
+    changed: dict[str, str], market: Market, start: Start
 ) -> None:
     offered, job = market.post(market.container()), market.post(market.container())
     market.offer(offered, **changed)
@@ -62,9 +57,7 @@ async def test_unsigned_or_unsuitable_offer_is_not_claimed(
     assert market.calls.count("claim") == 1
 
 
-async def test_more_offers_than_were_requested_are_ignored(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_more_offers_than_were_requested_are_ignored(market: Market, start: Start) -> None:
     forged = market.post(market.container())
     market.offer(forged, auth_sig=hex_of(_STRANGER.sign(b"\x01" * 32)))
     offers = [market.pending.pop(forged)] * 50
@@ -75,9 +68,7 @@ async def test_more_offers_than_were_requested_are_ignored(
     assert count("svcd_pending_offers_total", outcome="left") == left + 4  # the model's slots
 
 
-async def test_job_whose_post_is_refused_is_forgotten_and_never_run(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_job_whose_post_is_refused_is_forgotten_and_never_run(market: Market, start: Start) -> None:
     job = market.post(market.container())
     market.offer(job)
     market.always["claim"] = instead(answer(409, {"ok": False, "reason": "UnknownJob"}))
@@ -89,9 +80,7 @@ async def test_job_whose_post_is_refused_is_forgotten_and_never_run(
         await running.until(lambda: running.entry(job) == ("settled", None))
 
 
-async def test_poll_that_took_an_offer_is_followed_by_the_next_at_once(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_poll_that_took_an_offer_is_followed_by_the_next_at_once(market: Market, start: Start) -> None:
     async def held(perform: Callable[[], httpx.Response]) -> httpx.Response:
         await trio.sleep(5)
         return perform()

@@ -6,7 +6,6 @@ import attrs
 import httpx
 import pytest
 import trio
-from trio.testing import MockClock
 
 from svcd.backends.discount import AskRates
 from svcd.backends.load import Load, SlotsProbe
@@ -16,8 +15,6 @@ from tests.support.fakes.market import SETTLED, Market
 from tests.support.fakes.market_answers import Script, answer, error, instead
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, count, model_for
-
-pytestmark = pytest.mark.trio
 
 MODEL = model_for("demo/text", {"text"})
 
@@ -35,7 +32,7 @@ def post_many(market: Market, n: int) -> list[str]:
     return [market.post(market.container(market.envelope({"input": str(i)}).encode())) for i in range(n)]
 
 
-async def test_free_is_the_slots_less_the_jobs_held(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_free_is_the_slots_less_the_jobs_held(market: Market, start: Start) -> None:
     post_many(market, 3)
     async with start(models=(MODEL,), backend=Backend(hold)):
         await trio.sleep(10)
@@ -46,9 +43,7 @@ async def test_free_is_the_slots_less_the_jobs_held(autojump_clock: MockClock, m
 
 
 @pytest.mark.parametrize("task_cid", ["a\nb", "../../api/v0/shutdown", "x" * 200])
-async def test_job_with_an_invalid_cid_is_not_claimed(
-    task_cid: str, autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_job_with_an_invalid_cid_is_not_claimed(task_cid: str, market: Market, start: Start) -> None:
     open_one, held = market.post(task_cid=task_cid), market.post(market.container(), task_cid=task_cid)
     market.claim(held)
     async with start(models=(MODEL,)) as running:
@@ -57,9 +52,7 @@ async def test_job_with_an_invalid_cid_is_not_claimed(
     assert "fetch" not in market.calls
 
 
-async def test_unsuitable_orders_do_not_block_suitable_ones(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_unsuitable_orders_do_not_block_suitable_ones(market: Market, start: Start) -> None:
     unsold = [market.post(market.container(), sla_secs="86400") for _ in range(6)]  # older, and leased repeatedly
     job = market.post(market.container())
     async with start(models=(MODEL,)) as running:
@@ -71,9 +64,7 @@ async def test_unsuitable_orders_do_not_block_suitable_ones(
         assert asked(market)[-1] == 4
 
 
-async def test_granted_capacity_limits_polls_and_is_raised_once(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_granted_capacity_limits_polls_and_is_raised_once(market: Market, start: Start) -> None:
     market.capacity = 2
     market.always["request_capacity"] = instead(answer(409, {"ok": False, "reason": "StaleOp"}))
     async with start(models=(MODEL,)):
@@ -86,18 +77,14 @@ async def test_granted_capacity_limits_polls_and_is_raised_once(
         assert asked(market)[-1] == 4
 
 
-async def test_capacity_that_was_requested_is_used_within_seconds(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_capacity_that_was_requested_is_used_within_seconds(market: Market, start: Start) -> None:
     market.capacity = 1
     async with start(models=(MODEL,)):
         await trio.sleep(10)
         assert asked(market)[-1] == 4
 
 
-async def test_withheld_capacity_is_requested_again_only_if_needed(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_withheld_capacity_is_requested_again_only_if_needed(market: Market, start: Start) -> None:
     market.capacity = 2
     market.always["request_capacity"] = keeping(market)
     async with start(models=(MODEL,)):
@@ -107,9 +94,7 @@ async def test_withheld_capacity_is_requested_again_only_if_needed(
             assert market.requested == requested
 
 
-async def test_grant_that_own_settles_raise_is_used_at_once(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_grant_that_own_settles_raise_is_used_at_once(market: Market, start: Start) -> None:
     market.capacity = 2
     market.always["request_capacity"] = keeping(market)
     async with start(models=(MODEL,)) as running:
@@ -122,9 +107,7 @@ async def test_grant_that_own_settles_raise_is_used_at_once(
         assert asked(market)[-1] == 3
 
 
-async def test_grant_that_a_failed_job_lowers_is_heeded_at_once(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_grant_that_a_failed_job_lowers_is_heeded_at_once(market: Market, start: Start) -> None:
     market.capacity = 4
     market.always["request_capacity"] = keeping(market)
     async with start(models=(MODEL,)) as running:
@@ -137,7 +120,7 @@ async def test_grant_that_a_failed_job_lowers_is_heeded_at_once(
 
 @pytest.mark.parametrize(("granted", "a_second"), [(4, 0.1), (2, 1.0)])
 async def test_grant_is_reread_after_settles_only_when_short(
-    granted: int, a_second: float, autojump_clock: MockClock, market: Market, start: Start
+    granted: int, a_second: float, market: Market, start: Start
 ) -> None:
     market.capacity = granted
     market.always["request_capacity"] = keeping(market)
@@ -161,7 +144,7 @@ def keeping(market: Market) -> Script:
     return script
 
 
-async def test_busy_backend_lowers_free(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_busy_backend_lowers_free(market: Market, start: Start) -> None:
     @attrs.frozen
     class Busy:
         async def read(self) -> float | None:
@@ -175,9 +158,7 @@ async def test_busy_backend_lowers_free(autojump_clock: MockClock, market: Marke
         assert asked(market)[-1] == 2
 
 
-async def test_three_faults_open_the_circuit_until_recovery(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_three_faults_open_the_circuit_until_recovery(market: Market, start: Start) -> None:
     async def faulty(_: ModelWork) -> WorkOutput:
         raise WorkFailed("backend_exhausted", backend_fault=True)
 
@@ -203,9 +184,7 @@ async def test_three_faults_open_the_circuit_until_recovery(
         {"expires_at": "1800000003"},
     ],
 )
-async def test_job_that_is_not_worth_it_is_left_alone(
-    changed: dict[str, str], autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_job_that_is_not_worth_it_is_left_alone(changed: dict[str, str], market: Market, start: Start) -> None:
     job = market.post(**changed)
     async with start(models=(MODEL,)) as running:
         await trio.sleep(2)
@@ -214,7 +193,7 @@ async def test_job_that_is_not_worth_it_is_left_alone(
     assert market.polls[0]["min_rate_out"] == "200"
 
 
-async def test_idle_provider_discounts_its_ask(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_idle_provider_discounts_its_ask(market: Market, start: Start) -> None:
     generous = model_for("demo/text", {"text"}, discount_percent=20)
     async with start(models=(generous,)) as running:
         await trio.sleep(700)
@@ -223,9 +202,7 @@ async def test_idle_provider_discounts_its_ask(autojump_clock: MockClock, market
         assert await running.end_of(job) == ("settled", None)
 
 
-async def test_window_too_short_for_recent_runs_is_not_claimed(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_window_too_short_for_recent_runs_is_not_claimed(market: Market, start: Start) -> None:
     tight = model_for("demo/text", {"text"}, asks={60: AskRates(0, 1)}, margin_seconds=5.0)
     async with start(models=(tight,)) as running:
         running.daemon.timings.record_run("demo/text", 40)
@@ -237,7 +214,7 @@ async def test_window_too_short_for_recent_runs_is_not_claimed(
 
 @pytest.mark.parametrize(("reason", "least"), [("PaymentRefused", 30), ("UnknownJob", 30), ("AtCapacity", 10)])
 async def test_refused_claim_is_tried_again_after_a_while(
-    reason: str, least: int, autojump_clock: MockClock, market: Market, start: Start
+    reason: str, least: int, market: Market, start: Start
 ) -> None:
     """The cause may pass, such as a paused token or a reorg between post and claim."""
     refused_at: list[float] = []
@@ -254,16 +231,14 @@ async def test_refused_claim_is_tried_again_after_a_while(
     assert market.calls.count("claim") == 3
 
 
-async def test_unopenable_job_is_not_claimed(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_unopenable_job_is_not_claimed(market: Market, start: Start) -> None:
     designated = market.post()
     async with start(models=(MODEL,), box=None) as running:
         await trio.sleep(10)
         assert running.entry(designated) == ("", None)
 
 
-async def test_escrow_that_gave_no_key_is_left_alone_for_five_minutes(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_escrow_that_gave_no_key_is_left_alone_for_five_minutes(market: Market, start: Start) -> None:
     def open_job(text: str) -> str:
         envelope = market.envelope({"input": text}).encode()
         return market.post(market.container(envelope, market.escrow.public), designated="0")
@@ -277,7 +252,7 @@ async def test_escrow_that_gave_no_key_is_left_alone_for_five_minutes(
         assert trio.current_time() - began > 280
 
 
-async def test_rare_polls_are_no_silence(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_rare_polls_are_no_silence(market: Market, start: Start) -> None:
     rare = model_for("demo/text", {"text"}, poll_seconds=200.0)
     async with start(models=(rare,)) as running:
         for _ in range(20):
@@ -285,9 +260,7 @@ async def test_rare_polls_are_no_silence(autojump_clock: MockClock, market: Mark
             assert running.daemon.health.problem is None
 
 
-async def test_poll_that_fails_is_no_end_and_silence_makes_unhealthy(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_poll_that_fails_is_no_end_and_silence_makes_unhealthy(market: Market, start: Start) -> None:
     market.always["poll"] = instead(error(503, "not_ready", "not_ready", retryable=True))
     async with start(models=(MODEL,)) as running:
         await trio.sleep(30)
@@ -317,7 +290,7 @@ def held(market: Market, longest: float = 60.0) -> None:
     market.always["poll"] = hold_poll
 
 
-async def test_held_poll_is_followed_immediately(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_held_poll_is_followed_immediately(market: Market, start: Start) -> None:
     held(market)
     async with start(models=(MODEL,)) as running:
         await trio.sleep(85)
@@ -330,15 +303,13 @@ async def test_held_poll_is_followed_immediately(autojump_clock: MockClock, mark
         assert await running.end_of(job)
 
 
-async def test_coordinator_without_held_polls_is_polled_normally(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_coordinator_without_held_polls_is_polled_normally(market: Market, start: Start) -> None:
     async with start(models=(MODEL,)):
         await trio.sleep(21)
         assert 10 <= len(market.polls) <= 12
 
 
-async def test_poll_without_room_does_not_wait(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_poll_without_room_does_not_wait(market: Market, start: Start) -> None:
     post_many(market, 4)
     async with start(models=(MODEL,), backend=Backend(hold)):
         await trio.sleep(10)
@@ -346,9 +317,7 @@ async def test_poll_without_room_does_not_wait(autojump_clock: MockClock, market
         assert "wait" not in market.polls[-1]
 
 
-async def test_polls_are_shorter_where_a_proxy_cuts_off_long_ones(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_polls_are_shorter_where_a_proxy_cuts_off_long_ones(market: Market, start: Start) -> None:
     held(market, longest=12.0)
     async with start(models=(MODEL,)):
         await trio.sleep(60)

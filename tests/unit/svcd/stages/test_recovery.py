@@ -5,7 +5,6 @@ from collections.abc import Callable
 import httpx
 import pytest
 import trio
-from trio.testing import MockClock
 
 from common.canonical_json import canonical
 from common.daemon.process import Fatal
@@ -14,8 +13,6 @@ from tests.support.fakes.market import START, Market
 from tests.support.fakes.market_answers import Script, answer, instead, unreached
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, count
-
-pytestmark = pytest.mark.trio
 
 
 def hang(market: Market, name: str, reached: trio.Event, *, before: bool) -> None:
@@ -35,7 +32,7 @@ def hang(market: Market, name: str, reached: trio.Event, *, before: bool) -> Non
     ("call", "runs"), [(("claim", False), 1), (("fetch", True), 1), (("settle", True), 0), (("settle", False), 0)]
 )
 async def test_job_of_a_killed_daemon_is_settled_once_by_the_next(
-    call: tuple[str, bool], runs: int, autojump_clock: MockClock, market: Market, start: Start
+    call: tuple[str, bool], runs: int, market: Market, start: Start
 ) -> None:
     reached = trio.Event()
     name, before = call
@@ -52,9 +49,7 @@ async def test_job_of_a_killed_daemon_is_settled_once_by_the_next(
 
 
 @pytest.mark.parametrize("journal_kept", [True, False])
-async def test_claimed_job_with_swapped_terms_is_failed_unrun(
-    journal_kept: bool, autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_claimed_job_with_swapped_terms_is_failed_unrun(journal_kept: bool, market: Market, start: Start) -> None:
     """The claim was signed for an offer. On the chain, this provider has claimed a different order with the same id."""
     reached = trio.Event()
     job = market.post()
@@ -80,9 +75,7 @@ async def test_claimed_job_with_swapped_terms_is_failed_unrun(
 
 
 @pytest.mark.parametrize("before", [True, False])
-async def test_large_result_of_a_killed_daemon_is_settled(
-    before: bool, autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_large_result_of_a_killed_daemon_is_settled(before: bool, market: Market, start: Start) -> None:
     async def large(_: ModelWork) -> WorkOutput:
         return WorkOutput("x" * 16_000_000, 1)
 
@@ -99,7 +92,7 @@ async def test_large_result_of_a_killed_daemon_is_settled(
     assert len(market.results[job]) > 16_000_000
 
 
-async def test_killed_run_is_repeated_within_its_sla(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_killed_run_is_repeated_within_its_sla(market: Market, start: Start) -> None:
     reached = trio.Event()
 
     async def endless(_: ModelWork) -> WorkOutput:
@@ -119,9 +112,7 @@ async def test_killed_run_is_repeated_within_its_sla(autojump_clock: MockClock, 
 
 
 @pytest.mark.parametrize("stage", ["fetch", "settle", "fail", "files"])
-async def test_network_loss_at_any_stage_costs_no_job(
-    stage: str, autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_network_loss_at_any_stage_costs_no_job(stage: str, market: Market, start: Start) -> None:
     async def lose(perform: Callable[[], httpx.Response]) -> httpx.Response:
         market.always = Nowhere()
         raise httpx.ReadError("as the test wants it")
@@ -148,7 +139,7 @@ class Nowhere(dict[str, Script]):
         return unreached()
 
 
-async def test_claim_mined_late_is_taken_on(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_claim_mined_late_is_taken_on(market: Market, start: Start) -> None:
     market.always["claim"] = unreached()
     job = market.post(expires_at=str(START + 6))  # offered once
     async with start() as running:
@@ -157,7 +148,7 @@ async def test_claim_mined_late_is_taken_on(autojump_clock: MockClock, market: M
         assert await running.end_of(job) == ("settled", None)
 
 
-async def test_started_fail_is_sent_after_a_restart(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_started_fail_is_sent_after_a_restart(market: Market, start: Start) -> None:
     reached = trio.Event()
     hang(market, "fail", reached, before=True)
     job = market.post(market.container(canonical({"v": 2})))
@@ -169,18 +160,14 @@ async def test_started_fail_is_sent_after_a_restart(autojump_clock: MockClock, m
     assert market.jobs[job]["ended_because"] == 3
 
 
-async def test_lost_journal_costs_no_job_the_chain_still_names_them(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_lost_journal_costs_no_job_the_chain_still_names_them(market: Market, start: Start) -> None:
     job = market.post()
     market.claim(job)
     async with start() as running:
         assert await running.end_of(job) == ("settled", None)
 
 
-async def test_job_thought_unclaimed_is_taken_on_if_claimed(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_job_thought_unclaimed_is_taken_on_if_claimed(market: Market, start: Start) -> None:
     market.scripts["claim"].append(instead(answer(409, {"ok": False, "reason": "PaymentRefused"})))
     job = market.post()
     async with start() as running:
@@ -190,9 +177,7 @@ async def test_job_thought_unclaimed_is_taken_on_if_claimed(
         assert await running.end_of(job) == ("settled", None)
 
 
-async def test_job_that_ends_during_a_look_up_counts_once(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_job_that_ends_during_a_look_up_counts_once(market: Market, start: Start) -> None:
     """The journal was read before the job ended."""
 
     async def slowly(perform: Callable[[], httpx.Response]) -> httpx.Response:
@@ -216,9 +201,7 @@ async def test_job_that_ends_during_a_look_up_counts_once(
         assert count("svcd_jobs_settled_total") == settled + 1
 
 
-async def test_ended_job_is_not_revived_by_a_lagging_index(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_ended_job_is_not_revived_by_a_lagging_index(market: Market, start: Start) -> None:
     job = market.post()
     async with start() as running:
         await running.end_of(job)
@@ -227,9 +210,7 @@ async def test_ended_job_is_not_revived_by_a_lagging_index(
     assert len(running.backend.ran) == 1
 
 
-async def test_job_given_up_by_an_earlier_run_is_not_claimed_again(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_job_given_up_by_an_earlier_run_is_not_claimed_again(market: Market, start: Start) -> None:
     async def broken(_: ModelWork) -> WorkOutput:
         raise ZeroDivisionError
 
@@ -243,18 +224,14 @@ async def test_job_given_up_by_an_earlier_run_is_not_claimed_again(
     assert market.calls.count("claim") == 1
 
 
-async def test_two_daemons_do_not_share_a_state_directory(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_two_daemons_do_not_share_a_state_directory(market: Market, start: Start) -> None:
     async with start():
         with pytest.raises(Fatal, match="another svcd runs"):
             async with start():
                 pass
 
 
-async def test_nonsense_of_a_starting_coordinator_is_waited_out(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_nonsense_of_a_starting_coordinator_is_waited_out(market: Market, start: Start) -> None:
     for route in ("chain", "nonce", "session", "models"):
         market.scripts[route] = [instead(httpx.Response(200, content=body)) for body in (b"<html>", b"[]", b"{}")]
     job = market.post()

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from common.scalars import base64_of
 from svcd.base.end_reasons import WorkFailed
@@ -29,8 +28,6 @@ from tests.unit.svcd.stages.settles import (
     sealed,
 )
 
-pytestmark = pytest.mark.trio
-
 
 def settling(world: World) -> Callable[[SealedJob], Awaitable[None]]:
     given = world.collaborators("coordinator", "signer", "clock", "lookup", "timings", "pipeline")
@@ -44,7 +41,7 @@ async def failure_of(world: World, job: SealedJob) -> str:
     return failure.value.reason
 
 
-async def test_settle_has_the_result_and_is_sent_once_per_round(autojump_clock: MockClock) -> None:
+async def test_settle_has_the_result_and_is_sent_once_per_round() -> None:
     await trio.sleep(100)
     world, job = World([MINED], takes=2.0), held()
     await settling(world)(sealed(job))
@@ -55,25 +52,21 @@ async def test_settle_has_the_result_and_is_sent_once_per_round(autojump_clock: 
     assert (world.relayed_in, world.asked, world.stale) == ([2.0], [], 0)
 
 
-async def test_settle_of_a_job_run_ahead_is_not_timed(autojump_clock: MockClock) -> None:
+async def test_settle_of_a_job_run_ahead_is_not_timed() -> None:
     world = World([MINED], takes=2.0)
     await settling(world)(sealed(held(ahead=True)))
     assert world.relayed_in == []
 
 
 @pytest.mark.parametrize("kept", [b"kept", io.BytesIO(b"kept")], ids=["row", "file"])
-async def test_result_of_an_earlier_run_is_read_from_the_journal(
-    autojump_clock: MockClock, kept: bytes | io.BytesIO, inline_threads: None
-) -> None:
+async def test_result_of_an_earlier_run_is_read_from_the_journal(kept: bytes | io.BytesIO) -> None:
     world = World([MINED], kept=kept)
     await settling(world)(sealed(held(), result=None))
     assert world.sent[0][1]["result"] == base64_of(b"kept")
     assert isinstance(kept, bytes) or kept.closed
 
 
-async def test_lapsed_upload_is_repeated(
-    autojump_clock: MockClock,
-) -> None:
+async def test_lapsed_upload_is_repeated() -> None:
     world, job = World([UNKNOWN_RESULT]), held()
     await settling(world)(sealed(job, result=None, result_cid=CID))
     assert world.sent[0][1] == {"job": job.job.job_id, "tok": 5, "at": 0, "result_cid": CID}
@@ -92,7 +85,7 @@ async def test_lapsed_upload_is_repeated(
         (SignInRefused(500, "x"), "session_http_500"),
     ],
 )
-async def test_permanent_refusal_ends_the_job(autojump_clock: MockClock, outcome: OpOutcome, reason: str) -> None:
+async def test_permanent_refusal_ends_the_job(outcome: OpOutcome, reason: str) -> None:
     world, job = World([outcome]), held()
     assert await failure_of(world, sealed(job)) == reason
     assert world.times == [0.0]
@@ -112,9 +105,7 @@ async def test_permanent_refusal_ends_the_job(autojump_clock: MockClock, outcome
         (REVERTED, "settle_reverted"),
     ],
 )
-async def test_temporary_failure_is_retried_until_the_sla_ends(
-    autojump_clock: MockClock, outcome: OpOutcome, reason: str
-) -> None:
+async def test_temporary_failure_is_retried_until_the_sla_ends(outcome: OpOutcome, reason: str) -> None:
     world = World([outcome])
     assert await failure_of(world, sealed(held(window_ends_at=35.0))) == reason
     assert world.times == [0.0, 1.0, 3.0, 7.0, 15.0, 25.0]  # at 25 s, the next look would fall on the end of the SLA
@@ -122,16 +113,14 @@ async def test_temporary_failure_is_retried_until_the_sla_ends(
 
 
 @pytest.mark.parametrize("outcome", [AWAY, PENDING, REVERTED, CoordinatorRefusal(400, None)])
-async def test_settled_job_counts_whatever_was_answered(autojump_clock: MockClock, outcome: OpOutcome) -> None:
+async def test_settled_job_counts_whatever_was_answered(outcome: OpOutcome) -> None:
     world, job = World([outcome], ["settled"]), held()
     await settling(world)(sealed(job))
     assert world.ends == [("settled", job, 3.0)]
     assert len(world.sent) == 1
 
 
-async def test_stale_settle_is_signed_again(
-    autojump_clock: MockClock,
-) -> None:
+async def test_stale_settle_is_signed_again() -> None:
     world = World([STALE_OP, AWAY, MINED])
     await settling(world)(sealed(held()))
     assert (world.times, world.signed) == ([0.0, 1.0, 3.0], [0, 1, 1])
@@ -144,7 +133,7 @@ async def test_stale_settle_is_signed_again(
 
 
 @pytest.mark.parametrize("reason", ["NotClaimed", "UnknownJob"])
-async def test_reorged_claim_is_awaited_while_it_can_return(autojump_clock: MockClock, reason: str) -> None:
+async def test_reorged_claim_is_awaited_while_it_can_return(reason: str) -> None:
     world, job = World([ChainRefused(reason)], ["unknown"]), held(sla_secs=SLA, window_ends_at=SLA)
     assert await failure_of(world, sealed(job)) == f"settle_{reason}"
     last = world.times[-1]
@@ -154,7 +143,7 @@ async def test_reorged_claim_is_awaited_while_it_can_return(autojump_clock: Mock
     assert world.asked[-1] == ("after", ChainRefused(reason), job)
 
 
-async def test_job_whose_claim_is_gone_is_reclaimed_and_settled(autojump_clock: MockClock) -> None:
+async def test_job_whose_claim_is_gone_is_reclaimed_and_settled() -> None:
     """The chain rejected the claim when it was sent again, so waiting alone would not help."""
     await trio.sleep(100)
     world, job = World([*[NOT_CLAIMED] * 5, AWAY, *[NOT_CLAIMED] * 2, STALE_OP, NOT_CLAIMED, MINED], ["open"]), held()
@@ -168,16 +157,14 @@ async def test_job_whose_claim_is_gone_is_reclaimed_and_settled(autojump_clock: 
     assert (how, settled.job, started, world.stale) == ("settled", job.job, 3.0, 1)
 
 
-async def test_stale_second_claim_corrects_the_clock(autojump_clock: MockClock) -> None:
+async def test_stale_second_claim_corrects_the_clock() -> None:
     world = World([*[NOT_CLAIMED] * 5, STALE_OP, MINED], ["open"])
     await settling(world)(sealed(held()))
     assert ([when for when, *_ in world.claims], world.stale) == ([25.0], 1)
 
 
 @pytest.mark.parametrize(("confirmed", "claims"), [(False, []), (True, [25.0])])
-async def test_job_run_ahead_is_reclaimed_after_its_claims_block(
-    autojump_clock: MockClock, *, confirmed: bool, claims: list[float]
-) -> None:
+async def test_job_run_ahead_is_reclaimed_after_its_claims_block(*, confirmed: bool, claims: list[float]) -> None:
     """Before that, the first claim is pending, and its answer decides."""
     world, job = World([*[NOT_CLAIMED] * 8, MINED], ["open"]), held(ahead=True)
     if job.pending_claim is not None and confirmed:
@@ -186,15 +173,13 @@ async def test_job_run_ahead_is_reclaimed_after_its_claims_block(
     assert [when for when, *_ in world.claims] == claims
 
 
-async def test_claim_that_may_return_is_not_resent(autojump_clock: MockClock) -> None:
+async def test_claim_that_may_return_is_not_resent() -> None:
     world = World([*[NOT_CLAIMED] * 8, MINED], ["open", "open", "open", "open", "held", "open", "open", "held"])
     await settling(world)(sealed(held()))
     assert world.claims == []
 
 
-async def test_open_job_ends_at_its_expiry(
-    autojump_clock: MockClock,
-) -> None:
+async def test_open_job_ends_at_its_expiry() -> None:
     world = World([NOT_CLAIMED], ["open"])
     job = held(sla_secs=60, window_ends_at=60)
     assert EXPIRES > CLAIM_LIFETIME_S
@@ -206,7 +191,7 @@ async def test_open_job_ends_at_its_expiry(
     assert pending.times[-1] == world.times[-1]
 
 
-async def test_each_claim_starts_its_own_window(autojump_clock: MockClock) -> None:
+async def test_each_claim_starts_its_own_window() -> None:
     """The window counts from when the job was last seen open, because the next claim is in a later block."""
     world = World([*[NOT_CLAIMED] * 12, AWAY], [*["open"] * 10, "held"])
     assert await failure_of(world, sealed(held(sla_secs=60, window_ends_at=30))) == "settle_transport_error"
@@ -215,7 +200,7 @@ async def test_each_claim_starts_its_own_window(autojump_clock: MockClock) -> No
     assert settles[-1] == (115.0, 125.0)
 
 
-async def test_unseen_remined_claim_has_its_own_window(autojump_clock: MockClock) -> None:
+async def test_unseen_remined_claim_has_its_own_window() -> None:
     """One look took longer than the first window."""
     world = World([AWAY, AWAY, MINED], ["unknown", "held"], claimed_at=50.0)
     await settling(world)(sealed(held(sla_secs=60, window_ends_at=4)))
@@ -223,23 +208,21 @@ async def test_unseen_remined_claim_has_its_own_window(autojump_clock: MockClock
     assert [how for how, *_ in world.ends] == ["settled"]
 
 
-async def test_open_job_does_not_shorten_the_window(autojump_clock: MockClock) -> None:
+async def test_open_job_does_not_shorten_the_window() -> None:
     world = World([AWAY, MINED], ["open"])
     await settling(world)(sealed(held(sla_secs=60, window_ends_at=90)))
     assert [give_up_at for *_, give_up_at, _ in world.sent] == [90.0, 90.0]
 
 
 @pytest.mark.parametrize("standing", ["open", "held"])
-async def test_reverted_settle_is_signed_again(autojump_clock: MockClock, standing: str) -> None:
+async def test_reverted_settle_is_signed_again(standing: str) -> None:
     """The job is open, or an index that lags a reorg still shows it as claimed."""
     world = World([REVERTED, REVERTED, MINED], [standing])
     await settling(world)(sealed(held()))
     assert (world.times, world.signed) == ([0.0, 1.0, 3.0], [0, 1, 3])
 
 
-async def test_lapsed_upload_is_repeated_in_the_new_window(
-    autojump_clock: MockClock,
-) -> None:
+async def test_lapsed_upload_is_repeated_in_the_new_window() -> None:
     world, job = World([NOT_CLAIMED, UNKNOWN_RESULT], ["open"]), held(sla_secs=60, window_ends_at=60)
     await trio.sleep(5)
     await settling(world)(sealed(job, result=None, result_cid=CID))
@@ -248,33 +231,33 @@ async def test_lapsed_upload_is_repeated_in_the_new_window(
 
 
 @pytest.mark.parametrize("outcome", [ChainRefused("TooManyUnits"), CoordinatorRefusal(403, "x")])
-async def test_refused_result_is_final_for_an_open_job(autojump_clock: MockClock, outcome: OpOutcome) -> None:
+async def test_refused_result_is_final_for_an_open_job(outcome: OpOutcome) -> None:
     world = World([outcome], ["open"])
     assert await failure_of(world, sealed(held())) in ("settle_TooManyUnits", "settle_rejected")
     assert world.times == [0.0]
 
 
-async def test_claim_is_dead_at_the_second_at_which_its_signature_ends(autojump_clock: MockClock) -> None:
+async def test_claim_is_dead_at_the_second_at_which_its_signature_ends() -> None:
     world = World([ChainRefused("NotClaimed")], takes=CLAIM_LIFETIME_S)
     assert await failure_of(world, sealed(held())) == "settle_NotClaimed"
     assert world.times == [0.0]
 
 
-async def test_job_reported_open_by_a_lagging_index_is_settled(autojump_clock: MockClock) -> None:
+async def test_job_reported_open_by_a_lagging_index_is_settled() -> None:
     """The settle succeeded, so the chain rejects another."""
     world = World([NOT_CLAIMED], ["open", "open", "settled"])
     await settling(world)(sealed(held()))
     assert ([how for how, *_ in world.ends], world.times) == (["settled"], [0.0, 1.0, 3.0])
 
 
-async def test_open_job_with_a_dead_claim_continues(autojump_clock: MockClock) -> None:
+async def test_open_job_with_a_dead_claim_continues() -> None:
     """Any provider may claim the job."""
     world = World([NOT_CLAIMED, MINED], ["open"], takes=CLAIM_LIFETIME_S)
     await settling(world)(sealed(held()))
     assert ([kind for kind, *_ in world.asked], len(world.ends)) == (["after"], 1)
 
 
-async def test_what_may_pass_ends_early_when_the_job_has_ended(autojump_clock: MockClock) -> None:
+async def test_what_may_pass_ends_early_when_the_job_has_ended() -> None:
     world = World([ChainRefused("NotClaimed")], ["unknown", "ended"])
     assert await failure_of(world, sealed(held())) == "settle_NotClaimed"
     assert len(world.sent) == 2

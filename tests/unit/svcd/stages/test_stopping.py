@@ -3,17 +3,13 @@
 from collections.abc import Callable
 
 import httpx
-import pytest
 import trio
-from trio.testing import MockClock
 
 from svcd.journal.work import ModelWork, WorkOutput
 from tests.support.fakes.market import Market
 from tests.support.fakes.market_answers import unreached
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend
-
-pytestmark = pytest.mark.trio
 
 
 def lasting(seconds: float) -> Backend:
@@ -24,7 +20,7 @@ def lasting(seconds: float) -> Backend:
     return Backend(act)
 
 
-async def test_work_that_fits_the_grace_is_settled(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_work_that_fits_the_grace_is_settled(market: Market, start: Start) -> None:
     job = market.post()
     async with start(backend=lasting(20)) as running:
         await trio.sleep(5)
@@ -37,9 +33,7 @@ async def test_work_that_fits_the_grace_is_settled(autojump_clock: MockClock, ma
         assert len(market.polls) == polls
 
 
-async def test_unfinished_work_is_failed_at_the_end_of_grace(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_unfinished_work_is_failed_at_the_end_of_grace(market: Market, start: Start) -> None:
     job = market.post()
     async with start(backend=lasting(300)) as running:
         await trio.sleep(5)
@@ -50,7 +44,7 @@ async def test_unfinished_work_is_failed_at_the_end_of_grace(
     assert market.jobs[job]["ended_because"] == 3
 
 
-async def test_provider_without_jobs_stops_at_once(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_provider_without_jobs_stops_at_once(market: Market, start: Start) -> None:
     async with start() as running:
         await trio.sleep(5)
         began = trio.current_time()
@@ -59,9 +53,7 @@ async def test_provider_without_jobs_stops_at_once(autojump_clock: MockClock, ma
         assert trio.current_time() - began < 5
 
 
-async def test_claim_answered_while_stopping_is_worked_off(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_claim_answered_while_stopping_is_worked_off(market: Market, start: Start) -> None:
     async def slowly(perform: Callable[[], httpx.Response]) -> httpx.Response:
         await trio.sleep(20)
         return perform()
@@ -74,9 +66,7 @@ async def test_claim_answered_while_stopping_is_worked_off(
         assert await running.end_of(job) == ("settled", None)
 
 
-async def test_result_unsettled_within_grace_is_settled_later(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_result_unsettled_within_grace_is_settled_later(market: Market, start: Start) -> None:
     market.always["settle"] = unreached()
     job = market.post()
     async with start() as running:

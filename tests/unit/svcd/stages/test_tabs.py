@@ -7,7 +7,6 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from trio.testing import MockClock
 
 from common.secp256k1 import Wallet
 from common.tab.channel import WELCOME
@@ -23,8 +22,6 @@ from tests.support.fakes.market import START, Market
 from tests.support.fakes.tabs import MemoryMailbox, TabOwner
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, Running, model_for
-
-pytestmark = pytest.mark.trio
 
 
 @pytest.fixture
@@ -45,9 +42,7 @@ def settled(running: Running, owner: TabOwner) -> Any:
     return owner.transcript(running.opened(owner.job).output)
 
 
-async def test_tab_runs_requests_and_settles_once(
-    autojump_clock: MockClock, market: Market, start: Start, owner: TabOwner
-) -> None:
+async def test_tab_runs_requests_and_settles_once(market: Market, start: Start, owner: TabOwner) -> None:
     owner.post()
     async with start(backend=Backend(echo), mailbox=owner.mailbox) as running:
         welcome = await owner.connect()
@@ -68,7 +63,7 @@ def text(number: int, units_out: int = 50) -> dict[str, object]:
 
 
 async def test_restart_repeats_no_answered_request_and_keeps_acks(
-    autojump_clock: MockClock, market: Market, start: Start, owner: TabOwner
+    market: Market, start: Start, owner: TabOwner
 ) -> None:
     async def hang_on_the_third(work: ModelWork) -> WorkOutput:
         if work.item_number == 3:
@@ -97,9 +92,7 @@ async def test_restart_repeats_no_answered_request_and_keeps_acks(
         assert [exchange.id for exchange in settled(running, owner).exchanges] == [1, 2, 3]
 
 
-async def test_tab_whose_delegation_expired_in_a_restart_is_settled(
-    autojump_clock: MockClock, start: Start, owner: TabOwner
-) -> None:
+async def test_tab_whose_delegation_expired_in_a_restart_is_settled(start: Start, owner: TabOwner) -> None:
     owner.delegated_until = START + 60
     owner.post()
     async with start(backend=Backend(echo), mailbox=owner.mailbox):
@@ -112,9 +105,7 @@ async def test_tab_whose_delegation_expired_in_a_restart_is_settled(
         assert (settled(running, owner).closing_reason, settled(running, owner).acknowledged_units) == ("deadline", 15)
 
 
-async def test_restart_in_the_margin_settles_acknowledged_answers(
-    autojump_clock: MockClock, start: Start, owner: TabOwner
-) -> None:
+async def test_restart_in_the_margin_settles_acknowledged_answers(start: Start, owner: TabOwner) -> None:
     owner.post()
     async with start(backend=Backend(echo), mailbox=owner.mailbox):
         await owner.connect()
@@ -126,9 +117,7 @@ async def test_restart_in_the_margin_settles_acknowledged_answers(
         assert (settled(running, owner).closing_reason, settled(running, owner).acknowledged_units) == ("deadline", 15)
 
 
-async def test_unanswered_request_is_joined_on_a_new_channel(
-    autojump_clock: MockClock, start: Start, owner: TabOwner
-) -> None:
+async def test_unanswered_request_is_joined_on_a_new_channel(start: Start, owner: TabOwner) -> None:
     go_on = trio.Event()
 
     async def stream(work: ModelWork, on_delta: Any) -> WorkOutput:
@@ -153,9 +142,7 @@ async def test_unanswered_request_is_joined_on_a_new_channel(
         assert len(running.backend.ran) == 1
 
 
-async def test_chunks_are_grouped_and_tabs_share_posts(
-    autojump_clock: MockClock, market: Market, start: Start, mailbox: MemoryMailbox
-) -> None:
+async def test_chunks_are_grouped_and_tabs_share_posts(market: Market, start: Start, mailbox: MemoryMailbox) -> None:
     async def stream(work: ModelWork, on_delta: Any) -> WorkOutput:
         for number in range(100):
             on_delta({"n": number})
@@ -178,9 +165,7 @@ async def test_chunks_are_grouped_and_tabs_share_posts(
         assert len(mailbox.posts) - before < 30
 
 
-async def test_requests_beyond_the_allowance_do_not_run(
-    autojump_clock: MockClock, start: Start, owner: TabOwner
-) -> None:
+async def test_requests_beyond_the_allowance_do_not_run(start: Start, owner: TabOwner) -> None:
     async def slow(work: ModelWork) -> WorkOutput:
         await trio.sleep(5)
         return await echo(work)
@@ -208,7 +193,7 @@ async def test_requests_beyond_the_allowance_do_not_run(
         assert [work.item_number for work in running.backend.ran] == [3]
 
 
-async def test_refused_acks_charge_nothing(autojump_clock: MockClock, start: Start, owner: TabOwner) -> None:
+async def test_refused_acks_charge_nothing(start: Start, owner: TabOwner) -> None:
     owner.post()
     async with start(backend=Backend(echo), mailbox=owner.mailbox) as running:
         await owner.connect()
@@ -231,9 +216,7 @@ async def test_refused_acks_charge_nothing(autojump_clock: MockClock, start: Sta
         assert await running.end_of(owner.job) == ("settled", None)
 
 
-async def test_requests_wait_while_answers_are_unacknowledged(
-    autojump_clock: MockClock, start: Start, owner: TabOwner
-) -> None:
+async def test_requests_wait_while_answers_are_unacknowledged(start: Start, owner: TabOwner) -> None:
     owner.post()
     models = (model_for("demo/text", {"text"}, slots=2),)
     async with start(backend=Backend(echo), mailbox=owner.mailbox, models=models) as running:
@@ -258,9 +241,7 @@ async def test_requests_wait_while_answers_are_unacknowledged(
         assert settled(running, owner).acknowledged_units == 29
 
 
-async def test_requests_that_are_no_text_fail_without_running(
-    autojump_clock: MockClock, start: Start, owner: TabOwner
-) -> None:
+async def test_requests_that_are_no_text_fail_without_running(start: Start, owner: TabOwner) -> None:
     owner.post()
     models = (model_for("demo/text", {"text", "image"}),)
     async with start(backend=Backend(echo), mailbox=owner.mailbox, models=models) as running:
@@ -279,9 +260,7 @@ async def test_requests_that_are_no_text_fail_without_running(
         assert running.backend.ran == []
 
 
-async def test_failed_request_is_not_charged_and_not_repeated(
-    autojump_clock: MockClock, start: Start, owner: TabOwner
-) -> None:
+async def test_failed_request_is_not_charged_and_not_repeated(start: Start, owner: TabOwner) -> None:
     async def act(work: ModelWork) -> WorkOutput:
         if work.item_number == 1:
             raise WorkFailed("backend_error", "no such parameter")
@@ -302,7 +281,7 @@ async def test_failed_request_is_not_charged_and_not_repeated(
 
 @pytest.mark.parametrize("way", ["close", "drain", "deadline"])
 async def test_tab_settles_in_time_with_what_was_acknowledged(
-    way: str, autojump_clock: MockClock, market: Market, start: Start, owner: TabOwner
+    way: str, market: Market, start: Start, owner: TabOwner
 ) -> None:
     async def act(work: ModelWork) -> WorkOutput:
         await trio.sleep(10**6 if work.item_number == 2 else 0)
@@ -325,9 +304,7 @@ async def test_tab_settles_in_time_with_what_was_acknowledged(
         assert [exchange.id for exchange in settled(running, owner).exchanges] == [1]
 
 
-async def test_last_acks_count_until_two_seconds_after_closing(
-    autojump_clock: MockClock, start: Start, owner: TabOwner
-) -> None:
+async def test_last_acks_count_until_two_seconds_after_closing(start: Start, owner: TabOwner) -> None:
     owner.post()
     async with start(backend=Backend(echo), mailbox=owner.mailbox) as running:
         await owner.connect()
@@ -355,9 +332,7 @@ class FaultyMailbox(MemoryMailbox):
                 yield frame
 
 
-async def test_unexpected_error_settles_acknowledged_answers(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_unexpected_error_settles_acknowledged_answers(market: Market, start: Start) -> None:
     owner = TabOwner(market, FaultyMailbox())
     owner.post()
     async with start(backend=Backend(echo), mailbox=owner.mailbox) as running:
@@ -401,9 +376,7 @@ async def test_owner_accepts_every_stream_of_a_provider(pieces: list[str], *, is
     assert "".join(map(first_choice_text, opened.chunks)) == text
 
 
-async def test_cap_and_large_answers_close_a_tab(
-    autojump_clock: MockClock, market: Market, start: Start, mailbox: MemoryMailbox
-) -> None:
+async def test_cap_and_large_answers_close_a_tab(market: Market, start: Start, mailbox: MemoryMailbox) -> None:
     async def large(work: ModelWork) -> WorkOutput:
         return WorkOutput("x" * 900_000, 1)
 
@@ -424,9 +397,7 @@ async def test_cap_and_large_answers_close_a_tab(
 
 
 @pytest.mark.parametrize("output", ["x" * (1 << 20), "," * (1 << 17)], ids=["bytes", "values"])
-async def test_streams_of_too_large_answers_close_a_tab(
-    output: str, autojump_clock: MockClock, start: Start, owner: TabOwner
-) -> None:
+async def test_streams_of_too_large_answers_close_a_tab(output: str, start: Start, owner: TabOwner) -> None:
     async def large(work: ModelWork, on_delta: Any) -> WorkOutput:
         on_delta({"text": "useful"})
         return WorkOutput(output, 1)
@@ -442,9 +413,7 @@ async def test_streams_of_too_large_answers_close_a_tab(
         assert settled(running, owner).closing_reason == "failures"
 
 
-async def test_commas_of_all_answers_fill_a_tab(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, start: Start, owner: TabOwner
-) -> None:
+async def test_commas_of_all_answers_fill_a_tab(monkeypatch: pytest.MonkeyPatch, start: Start, owner: TabOwner) -> None:
     async def commas(work: ModelWork) -> WorkOutput:
         return WorkOutput("," * 1000, 1)
 
@@ -459,7 +428,7 @@ async def test_commas_of_all_answers_fill_a_tab(
 
 
 async def test_open_inputs_are_bounded_by_their_memory(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, start: Start, owner: TabOwner
+    monkeypatch: pytest.MonkeyPatch, start: Start, owner: TabOwner
 ) -> None:
     async def slow(work: ModelWork) -> WorkOutput:
         await trio.sleep(5)
@@ -481,7 +450,7 @@ async def _full(work: ModelWork) -> WorkOutput:
 
 
 async def test_one_wallet_leaves_slots_and_turns_for_single_jobs(
-    autojump_clock: MockClock, market: Market, start: Start, mailbox: MemoryMailbox
+    market: Market, start: Start, mailbox: MemoryMailbox
 ) -> None:
     async def slow(work: ModelWork) -> WorkOutput:
         await trio.sleep(20)
@@ -506,9 +475,7 @@ async def test_one_wallet_leaves_slots_and_turns_for_single_jobs(
 
 
 @pytest.mark.parametrize("count", [1, 300])
-async def test_junk_and_replays_end_nothing(
-    count: int, autojump_clock: MockClock, market: Market, start: Start, owner: TabOwner
-) -> None:
+async def test_junk_and_replays_end_nothing(count: int, market: Market, start: Start, owner: TabOwner) -> None:
     owner.post()
     async with start(backend=Backend(echo), mailbox=owner.mailbox) as running:
         await owner.connect()
@@ -526,9 +493,7 @@ async def test_junk_and_replays_end_nothing(
         assert await running.end_of(owner.job) == ("settled", None)
 
 
-async def test_damaged_frame_ends_the_channel_and_not_the_tab(
-    autojump_clock: MockClock, start: Start, owner: TabOwner
-) -> None:
+async def test_damaged_frame_ends_the_channel_and_not_the_tab(start: Start, owner: TabOwner) -> None:
     owner.post()
     async with start(backend=Backend(echo), mailbox=owner.mailbox) as running:
         await owner.connect()
@@ -545,9 +510,7 @@ async def test_damaged_frame_ends_the_channel_and_not_the_tab(
         assert await running.end_of(owner.job) == ("settled", None)
 
 
-async def test_lost_posts_and_a_full_mailbox_are_retried(
-    autojump_clock: MockClock, start: Start, owner: TabOwner
-) -> None:
+async def test_lost_posts_and_a_full_mailbox_are_retried(start: Start, owner: TabOwner) -> None:
     failures = iter([ConnectionFailed("lost"), ConnectionFailed("lost")])
 
     def fail() -> None:
@@ -577,11 +540,7 @@ async def test_lost_posts_and_a_full_mailbox_are_retried(
     ids=["open bid", "no unit in", "no unit out", "other model", "expired", "foreign delegation"],
 )
 async def test_tab_that_does_not_fit_its_order_is_failed(
-    case: tuple[dict[str, str], dict[str, Any], str],
-    autojump_clock: MockClock,
-    market: Market,
-    start: Start,
-    owner: TabOwner,
+    case: tuple[dict[str, str], dict[str, Any], str], market: Market, start: Start, owner: TabOwner
 ) -> None:
     changed, terms, reason = case
     model_input = attrs.evolve(owner, **terms).terms().model_input()

@@ -6,14 +6,11 @@ import httpx
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from trio.testing import MockClock
 
 from tests.support.fakes.market import Market
 from tests.support.fakes.market_answers import answer
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import model_for
-
-pytestmark = pytest.mark.trio
 
 TRACE: Final = "4bf92f3577b34da6a3ce929d0e0e4736"
 ORDER_SPAN: Final = "00f067aa0ba902b7"
@@ -35,7 +32,7 @@ def names_below(spans: tuple[ReadableSpan, ...], parent: int) -> list[str]:
 
 
 async def test_stages_are_in_the_trace_of_the_order(
-    autojump_clock: MockClock, market: Market, start: Start, made_spans: InMemorySpanExporter
+    market: Market, start: Start, made_spans: InMemorySpanExporter
 ) -> None:
     job = market.post()
     with_traces(market, [{"job_id": job, "traceparent": CONTEXT}])
@@ -59,7 +56,7 @@ async def test_stages_are_in_the_trace_of_the_order(
     ],
 )
 async def test_malformed_contexts_are_ignored(
-    traces: object, autojump_clock: MockClock, market: Market, start: Start, made_spans: InMemorySpanExporter
+    traces: object, market: Market, start: Start, made_spans: InMemorySpanExporter
 ) -> None:
     job = market.post()
     with_traces(market, traces)
@@ -71,7 +68,7 @@ async def test_malformed_contexts_are_ignored(
 
 @pytest.mark.parametrize("sent", ["junk", 7, None, CONTEXT * 1_000, CONTEXT.replace("00-", "01-", 1)])
 async def test_malformed_context_of_a_job_begins_a_new_trace(
-    sent: object, autojump_clock: MockClock, market: Market, start: Start, made_spans: InMemorySpanExporter
+    sent: object, market: Market, start: Start, made_spans: InMemorySpanExporter
 ) -> None:
     job = market.post()
     with_traces(market, [{"job_id": job, "traceparent": sent}])

@@ -1,13 +1,9 @@
-import pytest
 import trio
-from trio.testing import MockClock
 
 from svcd.stages.turns import Turns
 
-pytestmark = pytest.mark.trio
 
-
-async def test_earliest_deadline_gets_the_next_turn(autojump_clock: MockClock) -> None:
+async def test_earliest_deadline_gets_the_next_turn() -> None:
     turns, order = Turns(1), []
 
     async def work(deadline: float) -> None:
@@ -22,7 +18,7 @@ async def test_earliest_deadline_gets_the_next_turn(autojump_clock: MockClock) -
     assert order == [50, 20, 30, 40]
 
 
-async def test_cancelled_waiter_loses_no_turn(autojump_clock: MockClock) -> None:
+async def test_cancelled_waiter_loses_no_turn() -> None:
     turns = Turns(1)
 
     async def wait() -> None:

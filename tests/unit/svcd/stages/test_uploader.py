@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from svcd.base.end_reasons import WorkFailed
 from svcd.coordinator.outcomes import CoordinatorRefusal, Uploaded, UploadOutcome
@@ -13,8 +12,6 @@ from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.held_job import SealedJob
 from svcd.stages.uploader import Uploader, needs_upload
 from tests.unit.svcd.stages.settles import AWAY, CID, SLA, World, held, sealed
-
-pytestmark = pytest.mark.trio
 
 FORGOTTEN = CoordinatorRefusal(401, "invalid_session")
 
@@ -34,13 +31,13 @@ async def test_oversized_result_is_uploaded_before_its_settle() -> None:
     assert [needs_upload(length) for length in (15_679_488, 15_679_489)] == [False, True]
 
 
-async def test_file_of_a_result_is_closed_after_its_upload(autojump_clock: MockClock) -> None:
+async def test_file_of_a_result_is_closed_after_its_upload() -> None:
     world = World([Uploaded(CID)], kept=(kept := io.BytesIO(b"kept")))
     await uploading(world)(sealed(held()))
     assert kept.closed
 
 
-async def test_result_that_was_uploaded_is_settled_by_its_name(autojump_clock: MockClock) -> None:
+async def test_result_that_was_uploaded_is_settled_by_its_name() -> None:
     world, job = World([Uploaded(CID)]), held()
     await uploading(world)(sealed(job))
     assert world.sent == [(0.0, {"uploaded": b"kept"}, SLA, True)]
@@ -48,7 +45,7 @@ async def test_result_that_was_uploaded_is_settled_by_its_name(autojump_clock: M
 
 
 @pytest.mark.parametrize("trouble", [AWAY, SignInRefused(None, "x"), SignInRefused(502, "x"), FORGOTTEN])
-async def test_upload_is_retried_until_the_sla_ends(autojump_clock: MockClock, trouble: UploadOutcome) -> None:
+async def test_upload_is_retried_until_the_sla_ends(trouble: UploadOutcome) -> None:
     world = World([trouble, trouble, Uploaded(CID)])
     await uploading(world)(sealed(held()))
     assert world.times == [0.0, 1.0, 3.0]
@@ -71,15 +68,13 @@ async def test_upload_is_retried_until_the_sla_ends(autojump_clock: MockClock, t
         (Uploaded(None), "settle_upload_invalid"),
     ],
 )
-async def test_permanent_upload_refusal_ends_the_job(
-    autojump_clock: MockClock, refusal: UploadOutcome, reason: str
-) -> None:
+async def test_permanent_upload_refusal_ends_the_job(refusal: UploadOutcome, reason: str) -> None:
     world = World([refusal])
     assert await failure_of(world) == reason
     assert world.times == [0.0]
 
 
-async def test_upload_continues_in_the_new_claims_window(autojump_clock: MockClock) -> None:
+async def test_upload_continues_in_the_new_claims_window() -> None:
     world = World([AWAY, Uploaded(CID)], claimed_at=50.0)
     await trio.sleep(10)
     await uploading(world)(sealed(held(sla_secs=60, window_ends_at=0)))
