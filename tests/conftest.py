@@ -1,8 +1,9 @@
 import functools
 import os
 from collections.abc import Iterator
+from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx._transports.default as _transports
 import hypothesis
@@ -50,7 +51,15 @@ def made_spans() -> Iterator["InMemorySpanExporter"]:
     spans.use_provider(None)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, obj: Any) -> None:
+    """Run each async test on anyio's backend, if it is not marked for trio."""
+    marks = [*collector.iter_markers(), *getattr(obj, "pytestmark", ())]
+    if iscoroutinefunction(obj) and not any(mark.name == "trio" for mark in marks):
+        pytest.mark.anyio(obj)
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """Run async tests outside of svcd's folders on asyncio, like the coordinator."""
+    """Async tests that are not marked for trio run on asyncio, like the coordinator."""
     return "asyncio"

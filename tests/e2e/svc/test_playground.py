@@ -20,7 +20,7 @@ from devnet.ports import pick_free
 from tests.e2e.svc.conftest import Market
 from tests.support.fakes.browser import Browser, browsing, missing
 
-pytestmark = [pytest.mark.anyio, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 AT_LENGTH: Final = os.environ.get("WEB_CHECK") == "1"
 LINK: Final = re.compile(r"page: (\S+)#/open/(\S+)\s")
 LONG: Final = pytest.mark.skipif(not AT_LENGTH, reason="takes a minute: set WEB_CHECK=1")

@@ -8,8 +8,6 @@ from svc.client import Client
 from svc.errors import OrderRefused
 from tests.e2e.conftest import Market
 
-pytestmark = pytest.mark.anyio
-
 _MODEL = "demo/text-small"
 
 

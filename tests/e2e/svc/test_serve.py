@@ -128,7 +128,6 @@ async def _both(client: openai.AsyncOpenAI) -> AsyncIterator[str]:
             yield str(given(event.response.output_text))
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_asynchronous_client_is_answered_alike(server: Server) -> None:
     async with openai.AsyncOpenAI(base_url=server.base_url, api_key=server.key, max_retries=0) as client:

@@ -21,7 +21,6 @@ def environment(market: Market, tmp_path: Path) -> dict[str, str]:
     return {**clean, **market.environment, "XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}
 
 
-@pytest.mark.anyio
 async def test_answers_of_a_tab_are_settled_once(environment: dict[str, str]) -> None:
     async with Client(environment=environment, on_first_use=lambda _: None) as client:
         async with client.tabs.open(MODEL) as tab:

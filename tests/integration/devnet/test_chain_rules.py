@@ -1,14 +1,11 @@
 """The test chain has the limits of public chains."""
 
 import httpx
-import pytest
 
 from common.secp256k1 import Wallet
 from common.transactions import Transaction
 from devnet.accounts import DevWallets
 from devnet.anvil import BLOCK_GAS_LIMIT, CHAIN_ID, TX_GAS_CAP, Anvil
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_block_and_transaction_gas_match_public_chains(anvil: Anvil, wallets: DevWallets) -> None:

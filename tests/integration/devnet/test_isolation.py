@@ -5,8 +5,6 @@ import pytest
 
 from devnet.anvil import Anvil
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture(scope="module")
 def blocks_seen() -> list[str]:

@@ -1,13 +1,9 @@
 """Read the local market from the chain as any program would."""
 
-import pytest
-
 from devnet.catalogue import FEE_BPS, GAS_FEE, MODELS, SLA_WINDOWS_S
 from devnet.contracts import connect_to_chain, contract_at
 from devnet.market import CLIENT_FUNDS
 from devnet.world import World
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_catalogue_holds_models_windows_and_fees(world: World) -> None:

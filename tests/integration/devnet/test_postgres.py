@@ -15,7 +15,6 @@ from devnet.errors import DevnetError
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 
-pytestmark = pytest.mark.anyio
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="shows what root sees, and we are not root")
 
 

@@ -1,9 +1,6 @@
 import asyncpg
-import pytest
 
 from tests.soak.audits import install_audits
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_foreign_nonce_is_noted_although_a_reorg_gives_it_back(database_url: str) -> None:

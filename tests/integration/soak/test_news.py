@@ -6,14 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
-import pytest
 
 from common.webhooks import read_secret, signed_headers
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.hooks import Got, Hook, HookWork, Receiver
 from tests.soak.traffic.streams import StreamWork
-
-pytestmark = pytest.mark.anyio
 
 OWNER = b"\xaa" * 20
 ADDRESS = "0x" + OWNER.hex()

@@ -27,8 +27,6 @@ from tests.support.invariants.exits import exit_violations
 from tests.support.invariants.objects import LONG_AGO
 from tests.support.invariants.registries import registry_violations
 
-pytestmark = pytest.mark.anyio
-
 Connection = asyncpg.Connection
 Break = Callable[[World, Remains, "Connection[asyncpg.Record]"], Awaitable[None]]
 JOB: Final = b"\x77" * 32

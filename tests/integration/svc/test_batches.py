@@ -8,8 +8,6 @@ from svc.errors import PlanShort
 from svc.records import Batch
 from tests.integration.svc.working_provider import RATE_IN, RATE_OUT, WorkingProvider
 
-pytestmark = pytest.mark.anyio
-
 MODEL = "demo/text-small"
 RATES = {"rate_in": RATE_IN, "rate_out": RATE_OUT}
 

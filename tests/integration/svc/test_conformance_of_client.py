@@ -17,8 +17,6 @@ from tests.conformance.client import Buy, ClientTrial
 from tests.conformance.faulty_markets import PURCHASES
 from tests.conformance.verdicts import Report, tried
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def anyio_backend() -> str:

@@ -15,8 +15,6 @@ from tests.integration.coordinatord.scene.party import wallet_of
 from tests.integration.svc.conftest import Shop
 from tests.integration.svc.working_provider import WorkingProvider
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def anyio_backend() -> str:

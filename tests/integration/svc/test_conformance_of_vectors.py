@@ -59,7 +59,6 @@ def program(change: str = "pass") -> list[str]:
     return [sys.executable, "-c", _PROGRAM.replace("CHANGE", change)]
 
 
-@pytest.mark.anyio
 async def test_right_program_is_right_and_what_it_skips_is_unknown() -> None:
     report = await try_vectors(FOLDER, ["job_id", "scalars", "strict_json"], program(), Report())
     results = {row.what: row.result for row in report.rows}
@@ -70,7 +69,6 @@ async def test_right_program_is_right_and_what_it_skips_is_unknown() -> None:
     }
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("change", "came"),
     [
@@ -93,7 +91,6 @@ async def test_program_that_answers_wrong_is_found_with_its_case(change: str, ca
     assert came in row.detail
 
 
-@pytest.mark.anyio
 async def test_missing_program_and_invalid_file_are_refused() -> None:
     with pytest.raises(Refused, match="no file of vectors"):
         await try_vectors(FOLDER, ["nothing"], program(), Report())

@@ -19,8 +19,6 @@ from tests.integration.svc.working_provider import WorkingProvider
 
 PAGE = Path(svc.__path__[0]).parent / "docs" / "developers" / "client.md"
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def anyio_backend() -> str:

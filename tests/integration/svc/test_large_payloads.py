@@ -12,8 +12,6 @@ from svc.errors import InvalidRequest, NotFound
 from svc.orders import UnlistedParameter
 from tests.integration.svc.working_provider import WorkingProvider
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def anyio_backend() -> str:

@@ -27,8 +27,6 @@ from tests.integration.svc.judgements import AFTER, JUDGED, NEVER_ASKED, Verdict
 from tests.integration.svc.lies import ATTACKERS_KEY, Change, Field, Json, Liar, fields, lies, lying, told
 from tests.integration.svc.working_provider import RATE_IN, RATE_OUT, WorkingProvider
 
-pytestmark = pytest.mark.anyio
-
 MODEL = "demo/text-small"
 OPERATOR_KEY = b"\x17" * 32  # of the shop's escrow
 _OUTCOMES = {

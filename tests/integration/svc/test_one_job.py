@@ -9,8 +9,6 @@ from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.svc.conftest import Shop
 from tests.integration.svc.working_provider import RATE_IN, RATE_OUT, WorkingProvider
 
-pytestmark = pytest.mark.anyio
-
 MODEL = "demo/text-small"
 
 

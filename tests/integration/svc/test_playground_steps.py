@@ -15,7 +15,6 @@ from tests.integration.svc.working_provider import WorkingProvider
 from tests.support.fakes.browser import Browser, browsing, missing
 
 pytestmark = [
-    pytest.mark.anyio,
     pytest.mark.timeout(600),
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
     pytest.mark.skipif(os.environ.get("WEB_CHECK") != "1", reason="takes a minute: set WEB_CHECK=1"),

@@ -18,8 +18,6 @@ from svc.receipts import Receipts, check_blocks, check_hashes
 from tests.integration.svc.conftest import Shop
 from tests.integration.svc.working_provider import WorkingProvider
 
-pytestmark = pytest.mark.anyio
-
 MODEL = "demo/text-small"
 
 

@@ -19,8 +19,6 @@ from tests.unit.svc.fake_coordinator import Answer, provider
 from tests.unit.svc.serve.conftest import spoken
 from tests.unit.svc.serve.market import GATEWAY, ServedMarket, candidate, until
 
-pytestmark = pytest.mark.anyio
-
 PEM: Final = str(Path(__file__).with_name("loopback.pem"))
 HELLO: Final[dict[str, Any]] = {"model": "demo/chat", "messages": [{"role": "user", "content": "hello"}]}
 SECRET: Final = "sk-of-the-tests-0123"

@@ -17,7 +17,7 @@ from tests.integration.svc.conftest import Shop
 from tests.support.faults.descriptors import idle_connections, limited
 from tests.support.faults.full_disk import full_disk
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 _DESCRIPTORS: Final = 1024
 _CONNECTIONS: Final = 1200

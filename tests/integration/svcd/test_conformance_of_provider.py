@@ -21,8 +21,6 @@ from tests.conformance.serving import Handler, ServedReply, ServedRequest, servi
 from tests.conformance.situations import ROUNDS, never_arose
 from tests.conformance.verdicts import Report, tried
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def anyio_backend() -> str:

@@ -66,7 +66,6 @@ def test_most_informative_line_is_shown(log: str, line: str) -> None:
     assert find_error_line(log) == line
 
 
-@pytest.mark.anyio
 async def test_programs_ignore_the_proxies_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     look = "from urllib.request import getproxies, proxy_bypass; print(getproxies()['http'], proxy_bypass('127.0.0.1'))"

@@ -17,8 +17,6 @@ from svc.errors import FileFailed, OrderRefused, SvcError
 from svc.sync_client import SyncClient
 from tests.unit.svc.fake_coordinator import Answer, FakeCoordinator
 
-pytestmark = pytest.mark.anyio
-
 PARTS: Final = {
     "": Client,
     "models": market.Models,

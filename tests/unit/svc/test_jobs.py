@@ -11,8 +11,6 @@ from svc.errors import InternalError, InvalidRequest, OrderRefused, WaitTimedOut
 from svc.jobs import FIRST_POLL_PAUSE_S, max_remaining_s
 from tests.unit.svc.fake_coordinator import DEPLOYMENT, WALLET, Answer, FakeCoordinator, failing, job
 
-pytestmark = pytest.mark.anyio
-
 JOB = "0x" + "07" * 32
 ROUTE = f"GET /v1/jobs/{JOB}"
 

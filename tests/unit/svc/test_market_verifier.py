@@ -25,8 +25,6 @@ from tests.unit.svc.fake_coordinator import (
 )
 from tests.unit.svc.test_orders import JOBS, in_turn
 
-pytestmark = pytest.mark.anyio
-
 URL = "https://coordinator"
 OTHER_KEY = SecretKey(bytes(range(1, 33))).public
 CONTRACTS = (TOLD.job_registry, TOLD.provider_registry, TOLD.ask_registry, TOLD.paytoken)

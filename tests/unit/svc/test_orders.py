@@ -37,8 +37,6 @@ from tests.unit.svc.fake_coordinator import (
     quoting,
 )
 
-pytestmark = pytest.mark.anyio
-
 JOBS = "POST /v1/jobs"
 REGISTRY = bytes.fromhex(JOB_REGISTRY[2:])
 

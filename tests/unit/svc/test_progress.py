@@ -37,8 +37,6 @@ from tests.unit.svc.fake_coordinator import (
     stored,
 )
 
-pytestmark = pytest.mark.anyio
-
 CIPHER = SecretKey(b"\x05" * 32)
 REGISTRY = bytes.fromhex(JOB_REGISTRY[2:])
 CLAIM = step("claim", "stored", provider_id="7")

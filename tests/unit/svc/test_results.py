@@ -15,8 +15,6 @@ from svc.errors import JobFailed, OrderRefused, ResultUnreadable
 from svc.signers import RemoteSigner
 from tests.unit.svc.fake_coordinator import JOB_REGISTRY, WALLET, Answer, Dropped, FakeCoordinator, job
 
-pytestmark = pytest.mark.anyio
-
 RAW = b"\x07" * 32
 JOB = hex_of(RAW)
 REGISTRY = bytes.fromhex(JOB_REGISTRY[2:])

@@ -18,8 +18,6 @@ from svc.signers import RemoteSigner
 from svc.wallets import read_signer
 from tests.unit.svc.fake_coordinator import CANDIDATE, WALLET, Answer, FakeCoordinator
 
-pytestmark = pytest.mark.anyio
-
 SIGNS = """
 import json, sys
 from eth_account import Account

@@ -12,8 +12,6 @@ from svc.errors import SigningFailed
 from svc.signers import LocalSigner, RemoteSigner
 from tests.unit.svc.core.test_typed_data import DOMAINS
 
-pytestmark = pytest.mark.anyio
-
 KEY = bytes(31) + b"\x07"
 WALLET = Wallet(KEY)
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141

@@ -12,8 +12,6 @@ from tests.unit.svc.fake_chain import NODE, FakeNode, paid
 from tests.unit.svc.fake_coordinator import Answer, Asked, FakeCoordinator, posted, quoting
 from tests.unit.svc.test_orders import JOBS, in_turn
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def node() -> FakeNode:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(obj: Any) -> None:
     """Run every async test of this folder on trio, in virtual time."""
-    if iscoroutinefunction(obj) and obj.__name__.startswith("test_"):
+    if iscoroutinefunction(obj):
         pytest.mark.trio(run=_run_in_virtual_time)(obj)
 
 

@@ -13,8 +13,6 @@ from svc.wire.answers import MAX_ANSWER_BYTES
 from svc.wire.json_rpc import Node
 from tests.support.faults.bomb_server import BombServer, bomb_server, flat_memory
 
-pytestmark = pytest.mark.anyio
-
 NAMED = r"content encoding gzip, gzip"
 
 

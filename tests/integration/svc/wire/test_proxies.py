@@ -15,8 +15,6 @@ from svc.wire.connections import open_client
 from tests.support.faults.bomb_server import BombServer, bomb_server
 from tests.support.faults.forward_proxy import ForwardProxy, forward_proxy
 
-pytestmark = pytest.mark.anyio
-
 PEM = Path(__file__).parents[1] / "loopback.pem"  # self-signed for 127.0.0.1, with its key
 
 

@@ -9,8 +9,6 @@ from common.scalars import hex_of
 from tests.integration.promtool import PROMTOOL, promtool
 from tests.integration.svcd.daemon.scene import Scene, terminated, until
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_jobs_are_settled_and_shutdown_withdraws_asks(scene: Scene) -> None:
     checked = await scene.run("check")

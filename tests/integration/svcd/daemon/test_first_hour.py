@@ -32,8 +32,6 @@ from devnet.world import World
 from tests.integration.svcd.daemon.conftest import staged
 from tests.integration.svcd.daemon.scene import Scene, until
 
-pytestmark = pytest.mark.anyio
-
 PAGE: Final = Path(__file__).parents[4] / "docs" / "providers" / "quickstart.md"
 MODEL: Final = "demo/text-small"
 SHOWN: Final = {

@@ -16,8 +16,6 @@ from svcd.journal.journal import JOURNAL_FILE
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.svcd.daemon.scene import Scene, until
 
-pytestmark = pytest.mark.anyio
-
 CALLS = [
     ("claim", True),
     ("claim", False),

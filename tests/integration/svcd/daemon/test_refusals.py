@@ -8,8 +8,6 @@ import pytest
 from common.box import SecretKey
 from tests.integration.svcd.daemon.scene import Scene, until
 
-pytestmark = pytest.mark.anyio
-
 
 async def reasons(scene: Scene) -> dict[str, float]:
     """Return the reasons counted in the daemon's metrics."""

@@ -12,8 +12,6 @@ from tests.integration.coordinatord.relayer.mining import ahead_of_the_relayer, 
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.svcd.daemon.scene import Scene, until
 
-pytestmark = pytest.mark.anyio
-
 
 def swapped_post(client: Party, body: Body, terms: FeeTerms, **changed: int) -> bytes:
     """Return calldata that posts another order with the commitment of `body`."""

@@ -23,8 +23,6 @@ from tests.integration.svcd.daemon.scene import Scene, terminated
 from tests.integration.svcd.tabs.certificates import settings_for
 from tests.support.fakes.tabs import CAP, TabTalker
 
-pytestmark = pytest.mark.anyio
-
 T = TypeVar("T")
 
 

@@ -15,7 +15,7 @@ from tests.integration.svcd.daemon.scene import Scene, terminated, until
 from tests.support.fakes.browser import Browser, browsing, missing
 
 LONG: Final = pytest.mark.skipif(os.environ.get("WEB_CHECK") != "1", reason="takes a minute: set WEB_CHECK=1")
-pytestmark = [pytest.mark.anyio, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
 LOOKS: Final[dict[str, dict[str, Any]]] = {
     "phone": {"width": 360, "height": 740},

@@ -110,7 +110,6 @@ def test_recorded_span_has_given_times_and_limited_links(made_spans: InMemorySpa
     assert context == f"00-{TRACE}-{span.context.span_id:016x}-01"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_task_has_the_context_of_the_task_that_started_it(made_spans: InMemorySpanExporter) -> None:
     seen: dict[str, str | None] = {}

@@ -47,8 +47,6 @@ from tests.unit.svc.fake_coordinator import (
     quoting,
 )
 
-pytestmark = pytest.mark.anyio
-
 REGISTRY = bytes.fromhex(JOB_REGISTRY[2:])
 RATED = {"model": "demo/text", "rate_in": "1000000", "rate_out": 2_000_000, "max_tokens": 5}
 FILE = {

@@ -20,7 +20,6 @@ from tests.unit.svc.batches import test_batches
 from tests.unit.svc.batches.test_batches import REGISTRY, batch, opened, submissions
 from tests.unit.svc.fake_coordinator import CANDIDATE, FEE_BPS, GAS_FEE, Answer, FakeCoordinator, job
 
-pytestmark = pytest.mark.anyio
 coordinator = test_batches.coordinator
 
 JOB = "0x" + "01" * 32

@@ -11,7 +11,6 @@ from tests.support.fakes.streamed import StreamedTransport
 from tests.unit.svc.fake_chain import TOLD, FakeNode
 from tests.unit.svc.fake_coordinator import Asked
 
-pytestmark = pytest.mark.anyio
 OWNER = b"\x11" * 20
 
 

@@ -13,8 +13,6 @@ from svc.cli.output import Output
 from svc.core.money import Token, order_ceiling
 from svc.errors import OverCeiling
 
-pytestmark = pytest.mark.anyio
-
 _TOKEN = Token("Dol\x1blar", 6, decimals_verified=True)
 _PRICE = 2_500_000
 

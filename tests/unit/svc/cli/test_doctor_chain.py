@@ -12,8 +12,6 @@ from tests.support.fakes.streamed import StreamedTransport
 from tests.unit.svc.fake_chain import NODE, OTHER_NODE, TOLD, FakeNode
 from tests.unit.svc.fake_coordinator import MODEL, Answer, FakeCoordinator, provider
 
-pytestmark = pytest.mark.anyio
-
 _WALLET = b"\x55" * 20
 
 

@@ -22,8 +22,6 @@ from tests.unit.svc.fake_coordinator import (
     quoting,
 )
 
-pytestmark = pytest.mark.anyio
-
 READY = {"ready": True, "reason": "ready", "cursor": "5", "head_block": "5", "lag": "0"}
 KEY = SecretKey(b"\x09" * 32).public
 ASK = {"provider_id": "7", "model_id": "1", "sla": "3600", "rate_in": "1", "rate_out": "1"}

@@ -85,7 +85,6 @@ def test_jobs_without_a_wallet_say_what_to_set(svc: Svc, capsys: Said, monkeypat
     assert "SVC_WALLET_KEY_FILE" in capsys.readouterr().out
 
 
-@pytest.mark.anyio
 async def test_keys_switch_panes_and_outages_are_waited_out(
     market: FakeMarket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +122,6 @@ async def test_keys_switch_panes_and_outages_are_waited_out(
     assert table.rows[0][:3] == ("7", "yes", "3/4")
 
 
-@pytest.mark.anyio
 async def test_own_jobs_are_shown_as_they_stand_before_their_blocks(market: FakeMarket) -> None:
     going_on = f"0x{2:064x}"
     told = progress(going_on, "completed", settle(rests_on="broadcast"))
@@ -134,7 +132,6 @@ async def test_own_jobs_are_shown_as_they_stand_before_their_blocks(market: Fake
     assert [each[2] for each in book.rows] == ["in_progress", "completed"]
 
 
-@pytest.mark.anyio
 async def test_reported_change_is_shown_before_the_next_poll(
     market: FakeMarket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +156,6 @@ async def test_reported_change_is_shown_before_the_next_poll(
     assert market.coordinator.to("GET /evm/events")[0].query == {}
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("pane", watch.PANES)
 async def test_watch_reads_its_pane_for_a_minute(
     market: FakeMarket, monkeypatch: pytest.MonkeyPatch, pane: str
@@ -177,7 +173,6 @@ async def test_watch_reads_its_pane_for_a_minute(
     assert {screen.status for screen in screens} == {"live, block 45"}
 
 
-@pytest.mark.anyio
 async def test_watch_ends_with_the_coordinators_refusal(market: FakeMarket, monkeypatch: pytest.MonkeyPatch) -> None:
     market.coordinator.tell("GET /evm/jobs", failing(400, "invalid_request_error"))
     monkeypatch.setattr(watch, "read_key_presses", _no_keys)
@@ -191,7 +186,6 @@ async def _no_keys() -> AsyncGenerator[str, None]:
     yield "q"
 
 
-@pytest.mark.anyio
 @pytest.mark.timeout(30)
 async def test_keys_are_read_without_echo_and_terminal_restored(
     monkeypatch: pytest.MonkeyPatch,

@@ -10,8 +10,6 @@ from svc.serve.settings import BudgetSettings, BuyingSettings, ModelSettings, Se
 from tests.unit.svc.fake_coordinator import Answer, failing
 from tests.unit.svc.serve.market import SETTLED, ServedMarket, candidate, until
 
-pytestmark = pytest.mark.anyio
-
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 HELLO: dict[str, Any] = {"model": "demo/chat", "messages": [{"role": "user", "content": "hello"}]}
 NEVER = ("queued",)

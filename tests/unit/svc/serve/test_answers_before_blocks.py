@@ -12,8 +12,6 @@ from svc.serve.settings import BudgetSettings, BuyingSettings, ServeSettings
 from tests.unit.svc.fake_coordinator import Answer, failing
 from tests.unit.svc.serve.market import GATEWAY, Caller, ServedMarket, until
 
-pytestmark = pytest.mark.anyio
-
 CHAT = "/v1/chat/completions"
 HELLO: dict[str, Any] = {"model": "demo/chat", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1_000}
 MINE = {"idempotency-key": "one"}

@@ -20,8 +20,6 @@ from tests.unit.svc.fake_coordinator import Answer, Dropped, failing
 from tests.unit.svc.serve.conftest import spoken
 from tests.unit.svc.serve.market import Caller, ServedMarket, full_disk
 
-pytestmark = pytest.mark.anyio
-
 LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {"model": "demo/text", "input": "hi"}}\n'
 OURS = "batch_00112233445566778899aabb"
 

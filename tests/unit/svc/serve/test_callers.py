@@ -10,8 +10,6 @@ import pytest
 from svc.serve.settings import BudgetSettings, HttpServerSettings, KeySettings, ServeSettings
 from tests.unit.svc.serve.market import ServedMarket, until
 
-pytestmark = pytest.mark.anyio
-
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 HELLO: dict[str, Any] = {"model": "demo/chat", "messages": [{"role": "user", "content": "hello"}]}
 

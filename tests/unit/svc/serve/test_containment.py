@@ -16,8 +16,6 @@ from svc.serve.prices import Prices
 from tests.support.faults.foreign_errors import ForeignErrors
 from tests.unit.svc.serve.market import ServedMarket
 
-pytestmark = pytest.mark.anyio
-
 QUIET_ROUNDS: Final = 3  # rounds without a new place, after which all places count as reached
 CHAT: Final = "/v1/chat/completions"
 # saved, because other tests of this folder disable them

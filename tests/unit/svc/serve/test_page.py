@@ -32,8 +32,6 @@ from svc.serve.settings import BudgetSettings, BuyingSettings, ServeSettings
 from tests.unit.svc.fake_coordinator import Answer
 from tests.unit.svc.serve.market import Caller, Heard, ServedMarket, candidate
 
-pytestmark = pytest.mark.anyio
-
 OWN: Final = "http://127.0.0.1:8403"
 CHAT: Final = "/v1/chat/completions"
 HELLO: Final[dict[str, Any]] = {"model": "demo/chat", "messages": [{"role": "user", "content": "hello"}]}

@@ -16,8 +16,6 @@ from svc.serve.settings import BudgetSettings, BuyingSettings, ServeSettings
 from tests.unit.svc.fake_coordinator import FEE_BPS, Answer, Asked, Dropped, failing, provider, quoting
 from tests.unit.svc.serve.market import SETTLED, Heard, ServedMarket, candidate, full_disk, until
 
-pytestmark = pytest.mark.anyio
-
 CHAT = "/v1/chat/completions"
 HELLO: dict[str, Any] = {"model": "demo/chat", "messages": [{"role": "user", "content": "hello"}]}
 NEVER = ("queued",)

@@ -17,7 +17,7 @@ from svc.serve.exchange import (
 )
 from svc.serve.problems import Problem
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
+pytestmark = pytest.mark.timeout(30)
 
 
 @pytest.fixture(autouse=True)

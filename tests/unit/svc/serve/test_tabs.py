@@ -16,8 +16,6 @@ from tests.unit.svc.fake_coordinator import Answer, failing
 from tests.unit.svc.serve.market import PORT, Caller
 from tests.unit.svc.tabs.market import LISTED, TabMarket, TabProvider, until
 
-pytestmark = pytest.mark.anyio
-
 CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"
 

@@ -3,12 +3,9 @@
 from pathlib import Path
 from typing import Final
 
-import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.unit.svc.serve.market import ServedMarket
-
-pytestmark = pytest.mark.anyio
 
 TRACE: Final = "4bf92f3577b34da6a3ce929d0e0e4736"
 CONTEXT: Final = f"00-{TRACE}-00f067aa0ba902b7-01"

@@ -32,8 +32,6 @@ from tests.unit.svc.tabs.market import (
     until,
 )
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_answers_are_streamed_and_charged_once() -> None:
     market = TabMarket()

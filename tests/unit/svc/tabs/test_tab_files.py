@@ -14,8 +14,6 @@ from common.tab.messages import TabRequest
 from svc.errors import NoProvider, OrderRefused, TabEnded, TabFaulty
 from tests.unit.svc.tabs.market import TabMarket, TabProvider, ask, question, until
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, Any]]:

@@ -7,8 +7,6 @@ from svc.core.clock import ServerClock
 from svc.errors import ConnectionFailed
 from svc.wire.direct import direct_routes
 
-pytestmark = pytest.mark.anyio
-
 
 async def connect(url: str, use: str = "public", certificate: str = "") -> None:
     async with direct_routes(DirectEndpoint(url, certificate, "token"), use, ServerClock()):

@@ -9,8 +9,6 @@ import pytest
 from svc.errors import ConnectionFailed
 from svc.wire.events import read_messages
 
-pytestmark = pytest.mark.anyio
-
 TEXT = b'retry: 5\nid: 1\n\n:\n\nid: 2\r\nevent: claimed\r\ndata: {"a":\r\ndata: 1}\r\n\r\ndata:x\n\ndata: not whole'
 
 

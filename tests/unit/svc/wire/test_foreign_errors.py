@@ -16,8 +16,6 @@ from svc.wire.checked_reads import CheckedReader
 from svc.wire.gateways import Gateways
 from svc.wire.transport import Transport
 
-pytestmark = pytest.mark.anyio
-
 FOREIGN = [
     ssl.SSLError("decryption failed or bad record mac"),
     ConnectionResetError("reset"),

@@ -13,8 +13,6 @@ from svc.wire.gateways import Gateways
 from tests.support.fakes.streamed import StreamedTransport
 from tests.unit.svc.fake_coordinator import Answer, Asked, Dropped, FakeCoordinator, Told
 
-pytestmark = pytest.mark.anyio
-
 A, B = "http://a", "http://b"
 
 

@@ -14,8 +14,6 @@ from svc.errors import ConnectionFailed, InvalidRequest
 from svc.wire.tabs import TabRoutes, bearer_caller
 from svc.wire.transport import Transport
 
-pytestmark = pytest.mark.anyio
-
 JOB_ID = bytes(31) + b"\x07"
 FRAME = b"\x03" + bytes(40)
 

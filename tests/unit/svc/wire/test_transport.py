@@ -27,8 +27,6 @@ from svc.wire.transport import Transport
 from tests.support.fakes.streamed import StreamedTransport
 from tests.unit.svc.fake_coordinator import MODEL, Answer, Dropped, FakeCoordinator, Told, error, failing
 
-pytestmark = pytest.mark.anyio
-
 ROUTE = "GET /v1/models/demo/text"
 LOW = RetryPolicy(jitter=lambda low, high: low)
 
