@@ -124,7 +124,7 @@ def _of_debian() -> list[Peer]:
             "promtool",
             "Prometheus' checker: /metrics of both daemons while they run, and config/prometheus",
             lambda: first_number(str(program("promtool")), "--version"),
-            lambda: by_tests("promtool", "tests/integration/config/test_promtool.py", f"{IN}/peers/metrics.py"),
+            lambda: by_tests("promtool", "tests/integration/test_promtool.py", f"{IN}/peers/metrics.py"),
             missing("promtool"),
         ),
         Peer(

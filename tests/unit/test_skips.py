@@ -10,7 +10,7 @@ import pytest
 from tests.support.skips import ListedSkip, listed
 
 ROOT = Path(__file__).parents[2]
-LISTED, REASON = "tests/unit/systemd/test_units.py", "systemd-analyze is not installed here"
+LISTED, REASON = "tests/unit/config/test_units.py", "systemd-analyze is not installed here"
 UNLISTED, OTHER_REASON = "tests/unit/test_other.py", "too tired"
 
 

@@ -15,7 +15,7 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "test_known_markets.py::test_link_in_the_folders_place_is_refused": _LINKS,
         "test_known_markets.py::test_link_in_the_locks_place_makes_no_file_elsewhere": _LINKS,
         "test_known_markets.py::test_what_others_can_write_is_not_believed": _MODES,
-        "test_profile_changes.py::test_file_is_made_for_its_owner_alone": _MODES,
+        "test_profiles.py::test_file_is_made_for_its_owner_alone": _MODES,
         "test_profiles.py::test_file_that_others_may_write_is_refused": _MODES,
         "test_profiles.py::test_file_is_looked_for_in_the_configuration_folder": _PLACES,
         "test_settings.py::test_settings_that_others_could_have_written_are_refused": _MODES,

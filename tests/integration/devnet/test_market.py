@@ -1,9 +1,66 @@
-"""Read the local market from the chain as any program would."""
+"""The local market, read from the chain as any program would, with the limits of public chains."""
 
+import asyncpg
+import httpx
+import pytest
+
+from common.secp256k1 import Wallet
+from common.transactions import Transaction
+from devnet.accounts import DevWallets
+from devnet.anvil import BLOCK_GAS_LIMIT, CHAIN_ID, TX_GAS_CAP, Anvil
 from devnet.catalogue import FEE_BPS, GAS_FEE, MODELS, SLA_WINDOWS_S
 from devnet.contracts import connect_to_chain, contract_at
 from devnet.market import CLIENT_FUNDS
 from devnet.world import World
+
+
+async def test_block_and_transaction_gas_match_public_chains(anvil: Anvil, wallets: DevWallets) -> None:
+    admin = wallets.admin.address
+    assert int((await anvil.call("eth_getBlockByNumber", "latest", False))["gasLimit"], 16) == BLOCK_GAS_LIMIT
+    nonce = int(await anvil.call("eth_getTransactionCount", admin, "latest"), 16)
+    fitting, above = (_raw(wallets, nonce, gas) for gas in (TX_GAS_CAP, TX_GAS_CAP + 1))
+    body = {"jsonrpc": "2.0", "id": 1, "method": "eth_sendRawTransaction", "params": [above]}
+    async with httpx.AsyncClient(trust_env=False) as http:
+        refusal = (await http.post(anvil.rpc_url, json=body)).json()["error"]["message"]
+    assert "tx_gas_limit_cap" in refusal
+    await anvil.call("eth_sendRawTransaction", fitting)
+    assert int(await anvil.call("eth_getTransactionCount", admin, "latest"), 16) == nonce + 1
+
+
+def _raw(wallets: DevWallets, nonce: int, gas: int) -> str:
+    wallet = Wallet(bytes.fromhex(wallets.admin.private_key[2:]))
+    transfer = Transaction(
+        chain_id=CHAIN_ID,
+        nonce=nonce,
+        max_priority_fee_per_gas=10**9,
+        max_fee_per_gas=10**12,
+        gas=gas,
+        to=wallet.address,
+        value=0,
+        data=b"",
+    )
+    return "0x" + transfer.sign(wallet).raw.hex()
+
+
+@pytest.fixture(scope="module")
+def blocks_seen() -> list[str]:
+    return []
+
+
+@pytest.mark.parametrize("turn", ["first", "second"])
+async def test_chain_is_set_back_after_a_test_mined(anvil: Anvil, blocks_seen: list[str], turn: str) -> None:
+    blocks_seen.append(await anvil.call("eth_blockNumber"))
+    await anvil.call("anvil_mine", "0x5")
+    assert len(set(blocks_seen)) == 1
+
+
+@pytest.mark.parametrize("turn", ["first", "second"])
+async def test_database_is_empty_after_a_test_made_tables(database_url: str, turn: str) -> None:
+    connection = await asyncpg.connect(database_url)
+    try:
+        await connection.execute("create table left_over (id int)")
+    finally:
+        await connection.close()
 
 
 async def test_catalogue_holds_models_windows_and_fees(world: World) -> None:

@@ -1,3 +1,5 @@
+"""Command lines, and plain-text tables on terminals of several widths and in a pipe."""
+
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -7,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from common.command_line import CONTEXT_SETTINGS, Program
+from common.text_table import grid_lines, hanging_text
 from coordinatord.market.commands import market
 from coordinatord.run.cli import coordinatord
 from devnet.cli import devnet
@@ -66,3 +69,37 @@ def test_help_ends_with_the_environment_and_the_exit_codes() -> None:
     )
     shown = CliRunner().invoke(program(lambda: None), ["-h"]).output
     assert shown.endswith("Environment:\n  PORT  the port\n\nExit codes:\n  0  done\n")
+
+
+ADDRESS = "0x" + "ab" * 20
+ROWS = [("signer", "kind", "gas, this hour", "gas, 24 hours"), (ADDRESS, "request_capacity", "1,000,000", "22,000,000")]
+
+
+def test_grid_that_fits_has_a_line_for_each_row() -> None:
+    assert grid_lines(ROWS, 120, right_aligned={2, 3}) == grid_lines(ROWS, None, right_aligned={2, 3})
+    assert len(grid_lines(ROWS, 120, right_aligned={2, 3})) == len(ROWS)
+
+
+def test_grid_too_wide_puts_the_first_cell_above_the_rest() -> None:
+    assert grid_lines(ROWS, 80, right_aligned={2, 3}) == [
+        "signer",
+        "  kind              gas, this hour  gas, 24 hours",
+        ADDRESS,
+        "  request_capacity       1,000,000     22,000,000",
+    ]
+
+
+def test_text_is_wrapped_below_its_own_beginning() -> None:
+    head = "right  gas                "
+    lines = hanging_text(head, "a block holds 60,000,000; a transaction takes 16,777,216 at most", 60).splitlines()
+    assert lines[0].startswith(head)
+    assert all(line.startswith(" " * len(head)) and len(line) <= 60 for line in lines[1:])
+
+
+def test_word_too_long_for_its_column_stays_whole() -> None:
+    key = "fc" * 32
+    assert hanging_text("right  escrow keys          ", f"announced is {key}", 80, 7).splitlines() == [
+        "right  escrow keys",
+        "       announced is",
+        f"       {key}",
+    ]

@@ -1,4 +1,5 @@
-"""Profiles: which value takes precedence, and which files are rejected."""
+"""Profiles: which value takes precedence, and which files are rejected. Changes of the file keep comments and other
+settings."""
 
 import os
 from collections.abc import Callable
@@ -8,7 +9,8 @@ import pytest
 
 from common.refusal import Refused
 from common.settings.reader import settings_of
-from svc.profiles import find_overrides, profiles_path, read_variables
+from svc.profile_changes import change_setting
+from svc.profiles import find_overrides, profiles_path, read_profiles, read_variables
 from svc.settings import Settings
 from svc.variables import Variables
 from svc.wallets import read_signer
@@ -122,3 +124,101 @@ def test_link_and_pipe_in_its_place_are_refused_at_once(
     make(place, file)
     with pytest.raises(Refused, match="must be a file"):
         read_variables({"SVC_CONFIG": str(place)})
+
+
+WRITTEN = """# mine
+[profile.default]
+base_url = "https://a.example"  # the one in Frankfurt
+max_amount = 250_000
+
+# for trying things out
+[profile.test]
+base_url = "http://b.example"
+"""
+
+
+@pytest.fixture
+def profiles_file(tmp_path: Path) -> Path:
+    path = tmp_path / "svc" / "config.toml"
+    path.parent.mkdir(mode=0o700)
+    path.write_text(WRITTEN)
+    path.chmod(0o600)
+    return path
+
+
+def held(path: Path) -> dict[str, dict[str, object]]:
+    return read_profiles({"SVC_CONFIG": str(path)})[1]
+
+
+def test_setting_changes_in_place(profiles_file: Path) -> None:
+    change_setting(profiles_file, "default", "max_amount", "7")
+    assert profiles_file.read_text() == WRITTEN.replace("250_000", "7")
+    change_setting(profiles_file, "default", "max_amount", None)
+    assert profiles_file.read_text() == WRITTEN.replace("max_amount = 250_000\n", "")
+
+
+def test_setting_is_appended_to_its_profile(profiles_file: Path) -> None:
+    change_setting(profiles_file, "default", "insecure_http", "true")
+    change_setting(profiles_file, "third", "wallet_key_file", 'C:\\Users\\"me"\\Ångström.key')
+    assert "max_amount = 250_000\ninsecure_http = true\n\n# for trying" in profiles_file.read_text()
+    assert held(profiles_file) == {
+        "default": {"base_url": "https://a.example", "max_amount": 250_000, "insecure_http": True},
+        "test": {"base_url": "http://b.example"},
+        "third": {"wallet_key_file": 'C:\\Users\\"me"\\Ångström.key'},
+    }
+
+
+def test_file_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "config.toml"
+    change_setting(path, "default", "wallet_key_file", "/k.json")
+    assert held(path) == {"default": {"wallet_key_file": "/k.json"}}
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def test_removing_a_missing_setting_changes_nothing(profiles_file: Path) -> None:
+    for profile, key in (("default", "rpc_url"), ("none", "rpc_url")):
+        change_setting(profiles_file, profile, key, None)
+    assert profiles_file.read_text() == WRITTEN
+
+
+@pytest.mark.parametrize(
+    ("profile", "key", "value", "said"),
+    [
+        ("default", "wallet_key", "11", "wallet_key is not a setting"),
+        ("default", "max_amount", "1.5", "max_amount"),
+        ("default", "insecure_http", "maybe", "must be 1, 0, true or false"),
+        ("default", "base_url", "a\nb", "line breaks"),
+        ("de fault", "base_url", "https://a", "letters, digits"),
+    ],
+)
+def test_value_that_no_profile_can_hold_is_refused(
+    profiles_file: Path, profile: str, key: str, value: str, said: str
+) -> None:
+    with pytest.raises(Refused, match=said):
+        change_setting(profiles_file, profile, key, value)
+    assert profiles_file.read_text() == WRITTEN
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'profile = {default = {base_url = "https://a.example"}}\n',
+        'profile.default.base_url = "https://a.example"\n',
+        '[profile]\ndefault.base_url = "https://a.example"\n',
+        '[profile.other]\n[profile.default]\r\nbase_url = "https://a.example"\r\n',
+    ],
+)
+def test_setting_is_changed_in_any_style_of_toml(profiles_file: Path, text: str) -> None:
+    profiles_file.write_text(text)
+    change_setting(profiles_file, "default", "base_url", "https://b.example")
+    assert profiles_file.read_text() == text.replace("a.example", "b.example").replace("\r", "")
+    change_setting(profiles_file, "default", "max_amount", "7")
+    assert held(profiles_file)["default"] == {"base_url": "https://b.example", "max_amount": 7}
+
+
+def test_file_that_cannot_be_changed_safely_is_left_to_its_owner(profiles_file: Path) -> None:
+    text = 'profile = {default = {base_url = "https://a.example"}}\n'
+    profiles_file.write_text(text)
+    with pytest.raises(Refused, match="edit the file by hand"):
+        change_setting(profiles_file, "third", "base_url", "https://b.example")
+    assert profiles_file.read_text() == text

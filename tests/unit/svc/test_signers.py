@@ -10,7 +10,7 @@ from common.secp256k1 import Wallet
 from svc.core.typed_data import SigningRequest, build_signing_request
 from svc.errors import SigningFailed
 from svc.signers import LocalSigner, RemoteSigner
-from tests.unit.svc.core.test_typed_data import DOMAINS
+from tests.unit.svc.core.test_orders import DOMAINS
 
 KEY = bytes(31) + b"\x07"
 WALLET = Wallet(KEY)

@@ -51,3 +51,14 @@ def test_value_that_nothing_hides_is_set_without_a_warning(svc: Svc, capsys: Sai
     assert "warning" not in capsys.readouterr().err
     rows, warnings = shown(svc, capsys)
     assert (rows["SVC_RPC_URL"], warnings) == (("http://node", "profile default"), "")
+
+
+def test_misspelt_variable_is_reported_with_the_nearest_one(
+    svc: Svc, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SVC_MAX_AMOUT", "1")
+    monkeypatch.setenv("SVC_OF_ANOTHER_PROGRAM", "1")
+    svc("models")
+    said = capsys.readouterr().err
+    assert "SVC_MAX_AMOUT is not a setting (did you mean SVC_MAX_AMOUNT?)" in said
+    assert "SVC_OF_ANOTHER_PROGRAM" not in said

@@ -1,11 +1,19 @@
 import json
+import os
 from collections import Counter
 from io import StringIO
+from pathlib import Path
 
+import click
 import pytest
 
+from svc import errors
+from svc.cli.destinations import open_output
 from svc.cli.drawing import Table
+from svc.cli.exit_codes import ExitCode
+from svc.cli.failures import error_json, exit_code_for, hint_for
 from svc.cli.output import NextStep, Output
+from svc.errors import SvcError
 from tests.support.pseudo_terminal import Shown, cells
 
 _TABLE = Table(("name", "price"), [("a\tb\nc", "1"), ("[bold]d[/]", None)], right_aligned=frozenset({"price"}))
@@ -205,3 +213,85 @@ def test_failure_lists_next_commands_one_per_line() -> None:
     output.next_step = NextStep("it goes on", (f"svc wait {_ID}", f"svc result {_ID}"))
     output.show_error("interrupted", None, {})
     assert err.getvalue() == f"svc: interrupted\n     it goes on:\n  svc wait {_ID}\n  svc result {_ID}\n"
+
+
+def test_file_appears_once_it_is_whole_and_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with open_output(path) as file:
+        file.write(b"all of it")
+        assert not path.exists()
+    assert path.read_bytes() == b"all of it"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_file_that_cannot_be_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+    with pytest.raises(click.UsageError, match="No such file"), open_output(tmp_path / "no" / "out"):
+        pytest.fail("the block must not begin")
+
+
+def test_links_and_pipes_are_written_through(tmp_path: Path) -> None:
+    target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
+    target.write_bytes(b"before")
+    link.symlink_to(target)
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    for path in (link, pipe):
+        with open_output(path) as file:
+            file.write(b"after")
+    assert (target.read_bytes(), link.is_symlink()) == (b"after", True)
+    assert (os.read(reader, 10), pipe.is_fifo()) == (b"after", True)
+    os.close(reader)
+
+
+def test_planted_link_beside_the_file_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    (tmp_path / "out.partial").symlink_to(victim)
+    with open_output(tmp_path / "out") as file:
+        file.write(b"all of it")
+    assert victim.read_bytes() == b"precious"
+
+
+def test_nothing_is_left_of_a_block_that_fails(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="refused"), open_output(tmp_path / "out"):
+        raise ValueError("refused")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.OrderRefused("no", param="max_tokens"), ExitCode.USAGE),
+        (errors.OrderRefused("no key", param="SVC_WALLET_KEY"), ExitCode.NO_KEY),
+        (errors.SigningFailed("no"), ExitCode.NO_KEY),
+        (errors.ConnectionFailed("no"), ExitCode.TRY_AGAIN),
+        (errors.NoProvider("nobody"), ExitCode.TRY_AGAIN),
+        (errors.NotReady("wait", type_="not_ready", status=503, retryable=True), ExitCode.TRY_AGAIN),
+        (errors.PlanShort("m", 1, 2), ExitCode.TRY_AGAIN),
+        (errors.InvalidRequest("no", type_="invalid_request_error", status=400), ExitCode.REFUSED),
+        (errors.QuoteRefused("no", code="over_max_amount"), ExitCode.REFUSED),
+        (errors.EscrowUntrusted("no", code="escrow_mock"), ExitCode.REFUSED),
+        (errors.JobFailed("0x00", "reclaim"), ExitCode.NO_RESULT),
+        (errors.BatchFailed("batch_1", "no", None), ExitCode.NO_RESULT),
+        (errors.WaitTimedOut("job", 1), ExitCode.STILL_RUNNING),
+        (errors.ReceiptTimeout("wait", type_="receipt_timeout", status=504), ExitCode.STILL_RUNNING),
+        (errors.ResultUnreadable("not yet", code="no_result"), ExitCode.STILL_RUNNING),
+        (errors.OutcomeUnknown("no word"), ExitCode.STILL_RUNNING),
+        (errors.ResultUnreadable("no", code="gateway_unavailable", retryable=True), ExitCode.UNREADABLE),
+    ],
+)
+def test_failure_ends_with_its_exit_code(error: SvcError, code: ExitCode) -> None:
+    assert exit_code_for(error) is code
+
+
+def test_failure_that_can_be_mended_says_how() -> None:
+    assert "SVC_PIN_GATEWAY" in str(hint_for(errors.ResultUnreadable("no", code="reads_disabled")))
+    assert "svc keygen" in str(hint_for(errors.OrderRefused("no", param="SVC_WALLET_KEY")))
+    assert hint_for(errors.OrderRefused("no", param="seed")) is None
+
+
+def test_failure_in_json_has_all_that_a_script_branches_on() -> None:
+    error = errors.Busy("many", type_="busy", status=429, code="c", param="p", request_id="r", retryable=True)
+    assert error_json(error) == {
+        **{"message": "many", "type": "busy", "code": "c", "param": "p", "request_id": "r", "retryable": True}
+    }

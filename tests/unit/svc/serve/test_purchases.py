@@ -1,14 +1,15 @@
 """Purchases after failures: nothing is bought twice, no paid job is given up, and no provider is blamed for a local
-fault."""
+fault. Orders belong to the trace of the request that they answer."""
 
 import gc
 import itertools
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from svc.serve.attempts import OpenPurchase
 from svc.serve.purchases import AnswerPurchases
@@ -292,3 +293,21 @@ async def test_waiting_polls_less_often_without_events(market: ServedMarket, tmp
     assert pauses[:19] == sorted(pauses[:19])
     assert max(pauses) <= 5
     assert len(market.coordinator.to(f"GET /v1/jobs/{job}/events")) == 1  # a 404 is not retried
+
+
+TRACE: Final = "4bf92f3577b34da6a3ce929d0e0e4736"
+CONTEXT: Final = f"00-{TRACE}-00f067aa0ba902b7-01"
+GREETING: Final = {"model": "demo/chat", "messages": [{"role": "user", "content": "hello"}]}
+
+
+async def test_order_continues_the_trace_of_the_caller(
+    market: ServedMarket, tmp_path: Path, made_spans: InMemorySpanExporter
+) -> None:
+    async with market.served(tmp_path) as caller:
+        heard = await caller.post("/v1/chat/completions", GREETING, headers={"traceparent": CONTEXT})
+    assert heard.status == 200
+    (span,) = made_spans.get_finished_spans()
+    assert (span.name, f"{span.context.trace_id:032x}") == ("request", TRACE)
+    assert dict(span.attributes or {}) == {"status": 200}
+    sent = {asked.headers["traceparent"] for asked in market.coordinator.to("POST /v1/jobs")}
+    assert sent == {f"00-{TRACE}-{span.context.span_id:016x}-01"}

@@ -8,6 +8,7 @@ import pytest
 
 from svc.errors import ConnectionFailed
 from svc.wire.events import read_messages
+from svc.wire.server_sent_events import EventReader
 
 TEXT = b'retry: 5\nid: 1\n\n:\n\nid: 2\r\nevent: claimed\r\ndata: {"a":\r\ndata: 1}\r\n\r\ndata:x\n\ndata: not whole'
 
@@ -35,3 +36,20 @@ async def test_long_message_in_small_pieces_takes_linear_time() -> None:
     given = [each async for each in read_messages(pieces(b"data: " + b"x" * 150_000 + b"\n\n", 1)) if each is not None]
     assert time.process_time() - began < 3  # copying the buffer for each piece would take longer
     assert given == [b"x" * 150_000]
+
+
+STREAM = (
+    'event: x\r\ndata: {"a":\u2028"é"}\r\n\r\n: comment\n\ndata:1\ndata: 2\n\nid: 7\rdata: 3\r\rdata: [DONE]\n\n'
+).encode()
+EVENTS = ['{"a":\u2028"é"}'.encode(), b"1\n2", b"3", b"[DONE]"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 1000])
+def test_events_are_independent_of_chunking(size: int) -> None:
+    reader = EventReader()
+    found = [event for at in range(0, len(STREAM), size) for event in reader.feed(STREAM[at : at + size])]
+    assert found == EVENTS
+
+
+def test_unfinished_event_is_ignored() -> None:
+    assert EventReader().feed(b"data: half\n") == []

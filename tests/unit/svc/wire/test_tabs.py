@@ -1,4 +1,4 @@
-"""Posting and reading frames of tabs."""
+"""Posting and reading frames of tabs. A provider names its own address: only public ones are used by default."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -8,9 +8,11 @@ import pytest
 
 from common.api.tabs import MAX_TAB_FRAME_BYTES
 from common.scalars import base64_of, hex_of
+from common.tab.messages import DirectEndpoint
 from svc.core.clock import ServerClock
 from svc.core.retries import RetryPolicy
 from svc.errors import ConnectionFailed, InvalidRequest
+from svc.wire.direct import direct_routes
 from svc.wire.tabs import TabRoutes, bearer_caller
 from svc.wire.transport import Transport
 
@@ -80,3 +82,50 @@ async def test_frames_of_an_unclaimed_job_raise_the_error() -> None:
     with pytest.raises(InvalidRequest) as raised:
         await read_all(routes(answer))
     assert raised.value.code == "not_claimed"
+
+
+async def connect(url: str, use: str = "public", certificate: str = "") -> None:
+    async with direct_routes(DirectEndpoint(url, certificate, "token"), use, ServerClock()):
+        pass
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "10.1.2.3",
+        "192.168.0.1",
+        "169.254.169.254",
+        "[::1]",
+        "[fe80::1]",
+        "0.0.0.0",  # noqa: S104 - not bound to
+        "224.0.0.1",
+        "100.64.0.1",
+        "[::ffff:10.1.2.3]",
+        "[64:ff9b::10.1.2.3]",
+        "[2002:a01:203::1]",
+        "[fec0::1]",
+    ],
+)
+async def test_private_addresses_are_not_used(host: str) -> None:
+    with pytest.raises(ConnectionFailed, match="an address that is not public"):
+        await connect(f"https://{host}:8443")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://192.0.2.1", "https://", "https://user@192.0.2.1", "https://192.0.2.1/?a=b", "ftp://a"]
+)
+async def test_other_urls_are_not_used(url: str) -> None:
+    with pytest.raises(ConnectionFailed, match="https"):
+        await connect(url, "any")
+
+
+@pytest.mark.parametrize("certificate", ["", "not a certificate", "é"])
+async def test_certificate_must_be_readable(certificate: str) -> None:
+    with pytest.raises(ConnectionFailed, match="PEM"):
+        await connect("https://127.0.0.1:1", "any", certificate)
+
+
+async def test_url_with_control_characters_is_not_used() -> None:
+    with pytest.raises(ConnectionFailed, match="printable"):
+        await connect("https://127.0.0.1:1/\x01", "any")

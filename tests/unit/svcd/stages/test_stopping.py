@@ -1,4 +1,4 @@
-"""Shutdown: no more claims and asks, and every held job is settled or failed."""
+"""Shutdown: no more claims and asks, and every held job is settled or failed. Turns of jobs."""
 
 from collections.abc import Callable
 
@@ -6,6 +6,7 @@ import httpx
 import trio
 
 from svcd.journal.work import ModelWork, WorkOutput
+from svcd.stages.turns import Turns
 from tests.support.fakes.market import Market
 from tests.support.fakes.market_answers import unreached
 from tests.unit.svcd.stages.conftest import Start
@@ -79,3 +80,33 @@ async def test_result_unsettled_within_grace_is_settled_later(market: Market, st
     async with start(backend=second) as running:
         assert await running.end_of(job) == ("settled", None)
     assert second.ran == []
+
+
+async def test_earliest_deadline_gets_the_next_turn() -> None:
+    turns, order = Turns(1), []
+
+    async def work(deadline: float) -> None:
+        async with turns.turn(deadline):
+            order.append(deadline)
+            await trio.sleep(1)
+
+    async with trio.open_nursery() as nursery:
+        for at, deadline in enumerate((50, 30, 40, 20)):
+            nursery.start_soon(work, deadline)
+            await trio.sleep(0.1 * (at + 1) / 10)
+    assert order == [50, 20, 30, 40]
+
+
+async def test_cancelled_waiter_loses_no_turn() -> None:
+    turns = Turns(1)
+
+    async def wait() -> None:
+        with trio.move_on_after(1):
+            async with turns.turn(2):
+                raise AssertionError("its turn came after it was cancelled")
+
+    async with turns.turn(1), trio.open_nursery() as waiters:
+        waiters.start_soon(wait)
+    with trio.fail_after(1):
+        async with turns.turn(3):
+            pass
