@@ -157,8 +157,7 @@ LONG = pytest.mark.long  # each starts a separate devnet, and quick runs need on
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "number",
-    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=LONG), pytest.param(signal.SIGHUP, marks=LONG)],
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=LONG), pytest.param(signal.SIGHUP, marks=LONG)]
 )
 def test_signal_to_end_is_obeyed_in_order(start: Start, number: signal.Signals) -> None:
     devnet = start()

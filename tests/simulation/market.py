@@ -32,12 +32,7 @@ class SimulatedMarket(Market):
     coordinator."""
 
     def __init__(
-        self,
-        plan: Plan,
-        trace: Trace,
-        *,
-        moment: Callable[[str], None],
-        arrives: Callable[[str, httpx.Request], None],
+        self, plan: Plan, trace: Trace, *, moment: Callable[[str], None], arrives: Callable[[str, httpx.Request], None]
     ) -> None:
         super().__init__(lambda: START + trio.current_time())
         self.capacity, self.windows = 8, [120, 600]

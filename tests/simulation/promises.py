@@ -39,10 +39,7 @@ class JournalPromises:
     """Promises of one daemon and its journal in any market. `broken` holds each violation once."""
 
     def __init__(
-        self,
-        disk: Disk,
-        named: Callable[[str], str],
-        sealed_in: Callable[[Mapping[str, object]], bytes | None],
+        self, disk: Disk, named: Callable[[str], str], sealed_in: Callable[[Mapping[str, object]], bytes | None]
     ) -> None:
         self.disk, self.named, self.sealed_in = disk, named, sealed_in
         self.broken: list[str] = []

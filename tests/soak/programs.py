@@ -24,10 +24,7 @@ ORIGIN: Final = "https://shop.example"  # pages of this origin may read the coor
 _STOP_SECONDS: Final = 60
 # One wallet does in minutes the work of days in a real market. Settled jobs earn larger budgets, and the crowd's
 # strangers, who settle nothing, hit the limits.
-_BUDGETS: Final = {
-    "STORAGE_BYTES": "0",
-    "STORAGE_NEWCOMERS_BYTES": str(2 << 30),
-}
+_BUDGETS: Final = {"STORAGE_BYTES": "0", "STORAGE_NEWCOMERS_BYTES": str(2 << 30)}
 # The shortest allowed values, so that a run of several days shows that old data is deleted.
 _RETENTION: Final = {"FILE_RETENTION_SECONDS": "259200", "RELAY_RETENTION_SECONDS": "259200"}
 JOURNAL_BLOCKS: Final = 64  # small, so that a short run has deeper reorgs

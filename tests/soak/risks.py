@@ -100,10 +100,7 @@ _UNDER_WAY: Final = (
     "select count(*) from {0} r where exists (select from unnest($1::float8[]) as f(at)"
     " where extract(epoch from r.created_at) < f.at and extract(epoch from {1}) > f.at)"
 )
-_ENDED_AT: Final = {
-    "relays": "ended_at",
-    "batches": "coalesce(completed_at, expired_at, cancelled_at, failed_at)",
-}
+_ENDED_AT: Final = {"relays": "ended_at", "batches": "coalesce(completed_at, expired_at, cancelled_at, failed_at)"}
 _RISKS: Final = (
     _Counted("I1", "jobs promised with a 201", lambda run: run.promised, 5),
     _Counted("I1", "relays under way as a process or the database went", _under_way("relays"), 0, _GONE),
@@ -114,13 +111,7 @@ _RISKS: Final = (
         "I2", "pieces of work posted at two coordinators at once", lambda run: _pieces(run, "job posted twice"), 0.3
     ),
     _Counted("I3", "nonces given out", "select count(*) from relay_txs where purpose <> 'foreign'", 10),
-    _Counted(
-        "I3",
-        "nonces that somebody else used",
-        _audited("foreign_history"),
-        0,
-        ("foreign_transaction",),
-    ),
+    _Counted("I3", "nonces that somebody else used", _audited("foreign_history"), 0, ("foreign_transaction",)),
     _Counted("I4", "events indexed", lambda run: sum(run.seen.values()), 20),
     _Counted("I4", "changes by the market's operator", _told("SlaSet", "ModelSet", "AllowlistSet", "CeilingSet"), 10),
     _Counted("I4", "events taken back", "select count(*) from events where takes_back is not null", 0, _BACK),

@@ -95,8 +95,4 @@ class Timeline:
         return {what: dict(sorted(outcomes.items())) for what, outcomes in sorted(self._outcomes.items())}
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "faults": self.fault_counts(),
-            "outcomes": self.outcome_counts(),
-            "complaints_unnamed": self._unnamed,
-        }
+        return {"faults": self.fault_counts(), "outcomes": self.outcome_counts(), "complaints_unnamed": self._unnamed}

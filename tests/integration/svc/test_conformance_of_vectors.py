@@ -98,9 +98,7 @@ async def test_missing_program_and_invalid_file_are_refused() -> None:
         await try_vectors(FOLDER, ["job_id"], ["/no/such/program"], Report())
 
 
-def test_command_exits_0_when_right_and_9_when_wrong(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_command_exits_0_when_right_and_9_when_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["vectors", "--folder", str(FOLDER), "--only", "job_id"]
     assert run([*asked, "--json", "--", *program()]) == ExitCode.DONE
     said = capsys.readouterr()

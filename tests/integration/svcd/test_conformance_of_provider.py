@@ -31,11 +31,7 @@ def anyio_backend() -> str:
 async def daemon(market: ProviderMarket, handler: Handler, wallets: DevWallets, directory: Path) -> AsyncIterator[None]:
     async with serving(handler) as url:
         config = write_config(
-            directory,
-            coordinator_url=url,
-            gateway=url,
-            address_book=market.book.as_json(),
-            metrics_port=pick_free(),
+            directory, coordinator_url=url, gateway=url, address_book=market.book.as_json(), metrics_port=pick_free()
         )
         command = [sys.executable, "-m", "svcd", "run", "--config", str(config)]
         environment = {"PATH": os.environ["PATH"], **key_variables(wallets.demo_provider)}

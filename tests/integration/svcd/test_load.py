@@ -12,10 +12,7 @@ TEXT = Reply(200, (b'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_r
 
 @pytest.mark.parametrize(
     ("table", "reply"),
-    [
-        ({"kind": "prometheus"}, TEXT),
-        ({"kind": "json", "path": "load"}, Reply.of({"load": 0.25})),
-    ],
+    [({"kind": "prometheus"}, TEXT), ({"kind": "json", "path": "load"}, Reply.of({"load": 0.25}))],
     ids=["prometheus", "json"],
 )
 async def test_a_servers_reading_is_the_load_and_is_shown(table: dict[str, object], reply: Reply) -> None:

@@ -101,11 +101,7 @@ def _shortened(outcome: Outcome, given: Ground | None = None) -> str:
     """Return the shortest plan found that fails in the same way, ignoring job numbers."""
     wanted = kinds_of(outcome.broken)
     standing = given or _grounds[0]
-    short = shrunk(
-        outcome.plan,
-        lambda plan: bool(wanted & kinds_of(simulate(plan, standing).broken)),
-        _SHRINKING_RUNS,
-    )
+    short = shrunk(outcome.plan, lambda plan: bool(wanted & kinds_of(simulate(plan, standing).broken)), _SHRINKING_RUNS)
     broken = simulate(short, standing).broken
     return "\n".join(
         [f"the same, shrunk from {outcome.plan.parts} parts to {short.parts}:", str(short), *(f"  {b}" for b in broken)]

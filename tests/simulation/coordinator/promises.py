@@ -158,10 +158,7 @@ class Promises:
         if unended:
             return [f"I6: {unended} batches have not ended"]
         signer = RequestSigner(Secret("key"), Secret("secret"), "us-east-1")
-        async with (
-            self.store.open_http() as http,
-            open_database(self._url, max_size=2) as database,
-        ):
+        async with self.store.open_http() as http, open_database(self._url, max_size=2) as database:
             return await broken_batches(database, PinningStore(StoreRequests(http, "http://store/bucket", signer)))
 
     def rows(self) -> dict[str, tuple[int, int, int]]:

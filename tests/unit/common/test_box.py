@@ -128,8 +128,7 @@ def test_hkdf_gives_the_published_output() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "registry", "bound"),
-    [(31, 20, 20), (33, 20, 20), (32, 19, 20), (32, 21, 20), (32, 20, 21), (32, 20, 0)],
+    ("seed", "registry", "bound"), [(31, 20, 20), (33, 20, 20), (32, 19, 20), (32, 21, 20), (32, 20, 21), (32, 20, 0)]
 )
 def test_field_boundaries_cannot_shift(seed: int, registry: int, bound: int) -> None:
     with pytest.raises(ValueError, match="must have"):

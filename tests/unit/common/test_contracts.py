@@ -30,12 +30,7 @@ def ask_words(ask):
 
 def asks_at(data, word):
     return tuple(
-        (
-            abi.uint_at(row, 0, 32),
-            abi.uint_at(row, 1, 32),
-            abi.uint_at(row, 2, 128),
-            abi.uint_at(row, 3, 128),
-        )
+        (abi.uint_at(row, 0, 32), abi.uint_at(row, 1, 32), abi.uint_at(row, 2, 128), abi.uint_at(row, 3, 128))
         for row in abi.rows_at(data, word, 4)
     )
 

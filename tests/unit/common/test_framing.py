@@ -8,14 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl import bindings
 
-from common.framing import (
-    FRAME_BYTES,
-    SEALED_FRAME_BYTES,
-    FrameOpener,
-    FrameSealer,
-    is_sealed_length,
-    sealed_length,
-)
+from common.framing import FRAME_BYTES, SEALED_FRAME_BYTES, FrameOpener, FrameSealer, is_sealed_length, sealed_length
 from common.refusal import Refused
 from tests.vectors.sealing import FINAL, MESSAGE, PUSH, stream
 from tests.vectors.vector_file import pattern
@@ -25,8 +18,7 @@ HEADER = bytes(24)
 
 # Lengths around the frames' edges, and chunks that end on either side of an edge.
 LENGTHS = st.one_of(
-    st.integers(0, 300),
-    st.builds(lambda n, d: max(0, n * FRAME_BYTES + d), st.integers(0, 3), st.integers(-2, 2)),
+    st.integers(0, 300), st.builds(lambda n, d: max(0, n * FRAME_BYTES + d), st.integers(0, 3), st.integers(-2, 2))
 )
 PIECES = st.one_of(
     st.integers(1_000, 200_000),
@@ -143,10 +135,7 @@ def test_authentic_frames_in_another_shape_are_refused(frames: list[tuple[bytes,
 
 def test_frames_that_changed_places_are_refused() -> None:
     sealed = pushed(pattern(2 * FRAME_BYTES + 5))
-    first, second = (
-        sealed[24 : 24 + SEALED_FRAME_BYTES],
-        sealed[24 + SEALED_FRAME_BYTES :][:SEALED_FRAME_BYTES],
-    )
+    first, second = (sealed[24 : 24 + SEALED_FRAME_BYTES], sealed[24 + SEALED_FRAME_BYTES :][:SEALED_FRAME_BYTES])
     refusal(sealed[:24] + second + first + sealed[24 + 2 * SEALED_FRAME_BYTES :])
 
 

@@ -58,12 +58,7 @@ def test_plaintext_of_countless_values_is_neither_read_nor_made(
     raw_envelope, raw_body = envelope.encode(), body.encode()
     monkeypatch.setattr("common.envelope.MAX_ENVELOPE_VALUES", 100)
     monkeypatch.setattr("common.envelope.MAX_RESULT_VALUES", 100)
-    for act in (
-        lambda: Envelope.parse(raw_envelope),
-        lambda: ResultBody.parse(raw_body),
-        envelope.encode,
-        body.encode,
-    ):
+    for act in (lambda: Envelope.parse(raw_envelope), lambda: ResultBody.parse(raw_body), envelope.encode, body.encode):
         with pytest.raises(Refused, match="at most 100 JSON values"):
             act()
 
@@ -92,16 +87,10 @@ def test_envelope_has_one_accepted_spelling(envelope: Envelope, data: st.DataObj
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"owner": bytes(19)}, {"model": ""}, {"custom_id": ""}, {"custom_id": "x" * 65}, {"input": "text"}],
+    "change", [{"owner": bytes(19)}, {"model": ""}, {"custom_id": ""}, {"custom_id": "x" * 65}, {"input": "text"}]
 )
 def test_an_envelope_that_no_reader_would_take_is_not_written(change: dict[str, object]) -> None:
-    fields: dict[str, object] = {
-        "owner": bytes(20),
-        "model": "m",
-        "input": {},
-        "result_key": PublicKey(b"\x09" * 32),
-    }
+    fields: dict[str, object] = {"owner": bytes(20), "model": "m", "input": {}, "result_key": PublicKey(b"\x09" * 32)}
     with pytest.raises(Refused):
         Envelope(**(fields | change)).encode()  # type: ignore[arg-type]  # what the types forbid is tried
 

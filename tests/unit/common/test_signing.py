@@ -34,11 +34,7 @@ def test_a_signature_recovers_to_its_signer(case):
     assert recover_address(raw(case["digest"]), raw(case["signature"])) == raw(case["signer"])
 
 
-@pytest.mark.parametrize(
-    "case",
-    REFUSED,
-    ids=lambda case: f"{case['refused']}: {case['name']}",
-)
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: f"{case['refused']}: {case['name']}")
 def test_malformed_signature_recovers_no_address(case):
     assert recover_address(raw(case["digest"]), raw(case["signature"])) is None
 

@@ -40,12 +40,7 @@ class Outer:
     ("body", "message", "param", "code"),
     [
         ({"op": "a", "quotes": []}, "model_id is required; job_id is required", "model_id", None),
-        (
-            {"op": "c", "model_id": 1, "quotes": []},
-            "op must be one of a, b; job_id is required",
-            "op",
-            "invalid_op",
-        ),
+        ({"op": "c", "model_id": 1, "quotes": []}, "op must be one of a, b; job_id is required", "op", "invalid_op"),
         (
             {"op": "a", "model_id": 1, "job_id": "0x" + "11" * 32, "quotes": [{"n": 1}, {}]},
             "quotes[0].sla is required; quotes[1].n is required; quotes[1].sla is required",

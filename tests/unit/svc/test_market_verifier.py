@@ -218,10 +218,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "other decimals": ({"decimals": 18}, "token decimals"),
     "other model": ({"model": "demo/other"}, "model 1"),
     "model taken away": ({"enabled": False}, "model demo/text"),
-    "other key": (
-        {"provider": {"operator": b"\x77" * 20, "boxKey": b"\x66" * 32}},
-        "key of provider 7",
-    ),
+    "other key": ({"provider": {"operator": b"\x77" * 20, "boxKey": b"\x66" * 32}}, "key of provider 7"),
     "no provider": ({"provider": {}}, "provider 7"),
     "other fees": ({"fees": FeeTerms(1, 2)}, "fees"),
 }

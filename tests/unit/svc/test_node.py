@@ -47,10 +47,7 @@ async def test_balance_and_code_are_those_of_the_chain() -> None:
         (httpx.Response(200, json={"error": {"code": -32601, "message": "unknown"}}), "rejected eth_chainId: unknown"),
         (httpx.Response(200, json={"result": "many"}), "must be a hex quantity"),
         (httpx.Response(200, json={"result": None}), "must be a hex quantity"),
-        (
-            httpx.Response(200, json={"result": "0x1"}, headers={"content-encoding": "x-br"}),
-            "expected none",
-        ),
+        (httpx.Response(200, json={"result": "0x1"}, headers={"content-encoding": "x-br"}), "expected none"),
     ],
 )
 async def test_unexpected_answer_is_a_failure(answer: httpx.Response, complaint: str) -> None:

@@ -182,9 +182,7 @@ async def test_wrong_quote_is_not_paid(coordinator: FakeCoordinator, lie: dict[s
     assert (refused.value.code, submissions(coordinator)) == ("quote_mismatch", [])
 
 
-async def test_local_quote_equals_the_coordinators(
-    coordinator: FakeCoordinator,
-) -> None:
+async def test_local_quote_equals_the_coordinators(coordinator: FakeCoordinator) -> None:
     client = coordinator.client()
     prepared = await client.prepare("demo/text", "hello")
     quoted = await client.quote(prepared)
@@ -222,9 +220,7 @@ async def test_lost_submission_is_read_back_and_not_resent(coordinator: FakeCoor
     assert len(submissions(coordinator)) == 1
 
 
-async def test_lost_submission_is_resent_if_the_job_is_absent(
-    coordinator: FakeCoordinator,
-) -> None:
+async def test_lost_submission_is_resent_if_the_job_is_absent(coordinator: FakeCoordinator) -> None:
     coordinator.tell(JOBS, in_turn(submitted=[Dropped(), posted]))
     client = coordinator.client()
     prepared = await client.prepare("demo/text", "hello")
@@ -322,9 +318,7 @@ async def test_client_without_a_wallet_can_look_but_not_buy(coordinator: FakeCoo
     assert refused.value.message.startswith("no wallet: set SVC_WALLET_KEY_FILE")
 
 
-async def test_window_the_chain_forbids_is_refused_before_signing(
-    coordinator: FakeCoordinator,
-) -> None:
+async def test_window_the_chain_forbids_is_refused_before_signing(coordinator: FakeCoordinator) -> None:
     coordinator.tell(f"POST {NODE}/", FakeNode(windows=(300, 3_600)))
     floor = {"model_id": "1", "sla": "300", "rate_in": "1", "rate_out": "1"}
     coordinator.tell("GET /evm/asks/floors", Answer(200, {"floors": [floor], "as_of_block": "5"}))
@@ -336,9 +330,7 @@ async def test_window_the_chain_forbids_is_refused_before_signing(
     assert (await client.market.windows("2h")).seconds == (300, 3_600)
 
 
-async def test_unlisted_window_is_refused_after_a_fresh_read(
-    coordinator: FakeCoordinator,
-) -> None:
+async def test_unlisted_window_is_refused_after_a_fresh_read(coordinator: FakeCoordinator) -> None:
     coordinator.tell("GET /evm/chain", Answer(200, DEPLOYMENT | {"windows": [300, 3_600]}))
     client = coordinator.client()
     with pytest.raises(OrderRefused, match="not allow a window of 2h: use 5m, 1h") as refused:

@@ -71,13 +71,7 @@ def test_examples_show_what_happens(name: str) -> None:
 
 def test_there_are_examples() -> None:
     shown = {name for name in FOUND if any(test.examples for test in _tests(name))}
-    assert {
-        "svc.core.windows",
-        "svc.core.money",
-        "svc.core.model_input",
-        "svc.settings",
-        "svc.signers",
-    } <= shown
+    assert {"svc.core.windows", "svc.core.money", "svc.core.model_input", "svc.settings", "svc.signers"} <= shown
 
 
 def _tests(name: str) -> list[doctest.DocTest]:

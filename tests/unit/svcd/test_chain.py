@@ -238,8 +238,7 @@ async def test_stalled_node_times_out_for_every_caller() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["model_id", "sla_secs", "rate_in", "rate_out", "units_in", "units_out", "designated", "expires_at"],
+    "name", ["model_id", "sla_secs", "rate_in", "rate_out", "units_in", "units_out", "designated", "expires_at"]
 )
 async def test_changed_term_contradicts_the_chain(name: str) -> None:
     told = attrs.evolve(JOB, **{name: getattr(JOB, name) + 1})

@@ -11,14 +11,7 @@ from svcd.base.clock import Clock
 from svcd.base.errors import Unavailable
 from svcd.coordinator.client import Coordinator, MarketReader, open_transport
 from svcd.coordinator.op_signer import OpSigner
-from svcd.coordinator.outcomes import (
-    ChainRefused,
-    CoordinatorRefusal,
-    OpMined,
-    OpOutcome,
-    OpPending,
-    Unanswered,
-)
+from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpPending, Unanswered
 from svcd.coordinator.sessions import ProviderSession, SignInRefused, provider_sessions, sign_in
 from tests.support.fakes.market import START, URL, Market
 from tests.support.fakes.market_answers import Script, answer, error, instead, lost, unreached
@@ -75,9 +68,7 @@ async def run(server: Server, deadline: float, *, resend: bool = True) -> OpOutc
         (httpx.Response(500, content=b"<html>"), CoordinatorRefusal(500, "internal_error")),
         (
             httpx.Response(
-                504,
-                json={"error": {"type": "receipt_timeout", "code": "0x2"}},
-                headers={"x-svc-retryable": "false"},
+                504, json={"error": {"type": "receipt_timeout", "code": "0x2"}}, headers={"x-svc-retryable": "false"}
             ),
             OpPending("0x2"),
         ),

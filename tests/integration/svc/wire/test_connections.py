@@ -114,9 +114,7 @@ async def test_sequential_requests_share_a_connection() -> None:
     assert server.connections == 1
 
 
-async def test_least_recently_used_connection_is_closed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_least_recently_used_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway may redirect to any number of hosts."""
     monkeypatch.setattr(connections, "_MAX_IDLE_SERVERS", 2)
     left = trio.Event()

@@ -239,9 +239,7 @@ async def test_without_confinement_a_program_reads_what_its_user_can(secret: Pat
         assert {"read", "memory"} <= set((await backend.run(work_on())).output)  # type: ignore[arg-type]
 
 
-async def test_backend_that_cannot_protect_keys_is_not_opened(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_backend_that_cannot_protect_keys_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confined, "landlock_version", lambda: 0)
     with pytest.raises(Fatal, match="no Landlock"):
         async with program("print()"):

@@ -107,9 +107,7 @@ CALLS = [
 
 
 @pytest.mark.long
-async def test_kill_at_each_stage_ends_every_job_once(
-    scene: Scene,
-) -> None:
+async def test_kill_at_each_stage_ends_every_job_once(scene: Scene) -> None:
     (scene.directory / "hang").touch()
     jobs, reached = {}, []
     for name, before in CALLS:
@@ -199,9 +197,7 @@ async def until_counted(scene: Scene, expected: dict[str, float]) -> None:
 
 
 @pytest.mark.long
-async def test_job_ended_elsewhere_is_given_up(
-    scene: Scene,
-) -> None:
+async def test_job_ended_elsewhere_is_given_up(scene: Scene) -> None:
     (scene.directory / "hang").touch()
     scene.escrow = SecretKey.generate().public.raw
     with scene.daemon():

@@ -277,9 +277,7 @@ async def test_lost_creation_is_looked_up_before_a_retry(coordinator: FakeCoordi
     assert len({one.headers["idempotency-key"] for one in asked}) == 1
 
 
-async def test_unknown_creation_is_not_reported_as_retryable(
-    coordinator: FakeCoordinator,
-) -> None:
+async def test_unknown_creation_is_not_reported_as_retryable(coordinator: FakeCoordinator) -> None:
     coordinator.tell("POST /v1/batches", Dropped())
     coordinator.tell("GET /v1/batches", failing(503, "not_ready", retryable=True))
     with pytest.raises(OutcomeUnknown, match="unknown whether the batch") as unknown:

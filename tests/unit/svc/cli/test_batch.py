@@ -56,11 +56,7 @@ def test_short_plan_says_what_to_do(market: FakeMarket, svc: Svc, capsys: Said, 
 
 
 @pytest.mark.parametrize(
-    ("options", "rates"),
-    [
-        ("--market --provider 7", ("30", "60", 7)),
-        ("--rate-in 3 --provider 7", ("3", "0", 7)),
-    ],
+    ("options", "rates"), [("--market --provider 7", ("30", "60", 7)), ("--rate-in 3 --provider 7", ("3", "0", 7))]
 )
 def test_offer_is_made_for_the_lines_without_rates_alone(
     market: FakeMarket, svc: Svc, file: Path, *, options: str, rates: tuple[str, str, int]

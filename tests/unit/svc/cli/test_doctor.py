@@ -16,16 +16,7 @@ from svc.client import Client
 from svc.core.clock import ServerClock
 from tests.support.fakes.streamed import StreamedTransport
 from tests.unit.svc.fake_chain import NODE, OTHER_NODE, TOLD, FakeNode
-from tests.unit.svc.fake_coordinator import (
-    MODEL,
-    Answer,
-    Dropped,
-    FakeCoordinator,
-    Told,
-    failing,
-    provider,
-    quoting,
-)
+from tests.unit.svc.fake_coordinator import MODEL, Answer, Dropped, FakeCoordinator, Told, failing, provider, quoting
 
 _WALLET = b"\x55" * 20
 
@@ -103,11 +94,7 @@ async def test_head_that_is_far_from_this_clock_is_doubtful(at: int, monkeypatch
 
 @pytest.mark.parametrize(
     ("newest", "status", "result"),
-    [
-        (("bafytask",), 200, CheckResult.RIGHT),
-        (("bafytask",), 404, CheckResult.WRONG),
-        ((), 404, CheckResult.UNKNOWN),
-    ],
+    [(("bafytask",), 200, CheckResult.RIGHT), (("bafytask",), 404, CheckResult.WRONG), ((), 404, CheckResult.UNKNOWN)],
 )
 async def test_gateway_is_tested_with_stored_content(
     newest: tuple[str, ...], status: int, result: CheckResult | None, monkeypatch: pytest.MonkeyPatch

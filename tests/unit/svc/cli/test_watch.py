@@ -23,10 +23,7 @@ from tests.unit.svc.fake_coordinator import Answer, Dropped, failing, progress, 
 Said = pytest.CaptureFixture[str]
 
 READY = {"ready": True, "cursor": "45", "head_block": "46", "reason": "ready", "lag": "1"}
-MODEL = {
-    **{"object": "model", "id": "demo/text", "owned_by": "us"},
-    "svc": {"model_id": "1", "enabled": True},
-}
+MODEL = {**{"object": "model", "id": "demo/text", "owned_by": "us"}, "svc": {"model_id": "1", "enabled": True}}
 PROVIDER = {
     **{"provider_id": "7", "operator": "0x" + "07" * 20, "box_key": None, "evidence": None, "listed": True},
     **{"reputation": "900", "allow_all_models": True, "allowed_models": [], "capacity": "4", "active_jobs": "3"},
@@ -187,9 +184,7 @@ async def _no_keys() -> AsyncGenerator[str, None]:
 
 
 @pytest.mark.timeout(30)
-async def test_keys_are_read_without_echo_and_terminal_restored(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_keys_are_read_without_echo_and_terminal_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     import termios  # noqa: PLC0415 - there is none on Windows
 
     controller, terminal = os.openpty()

@@ -34,10 +34,7 @@ def signed_in(market: FakeMarket) -> None:
 
 
 def test_endpoint_is_added_and_its_secret_shown(
-    market: FakeMarket,
-    svc: Svc,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    market: FakeMarket, svc: Svc, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "secret"
     file.write_text(f"{SECRET}\n")
@@ -50,9 +47,7 @@ def test_endpoint_is_added_and_its_secret_shown(
 
 
 def test_endpoints_are_listed_tested_and_removed(
-    market: FakeMarket,
-    svc: Svc,
-    capsys: pytest.CaptureFixture[str],
+    market: FakeMarket, svc: Svc, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert svc("webhooks list") == ExitCode.DONE
     assert capsys.readouterr().out.startswith(f"{ID}\tdisabled: gone\t410\t7\t0\t1\t")

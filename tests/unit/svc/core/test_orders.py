@@ -80,11 +80,7 @@ IMAGES, EMBEDDINGS, CHAT = "/v1/images/generations", "/v1/embeddings", "/v1/chat
         (IMAGES, OrderRequest("m", {"prompt": "a cat", "duration": 3}), "m makes images"),
         (IMAGES, OrderRequest("m", "a cat", endpoint=EMBEDDINGS), "m does not make embeddings"),
         (CHAT, OrderRequest("m", "a cat", endpoint=EMBEDDINGS), "m does not make embeddings: its endpoint is /v1/chat"),
-        (
-            CHAT,
-            OrderRequest("m", {"input": "a", "width": 512}),
-            "m returns text, not image: remove width",
-        ),
+        (CHAT, OrderRequest("m", {"input": "a", "width": 512}), "m returns text, not image: remove width"),
         (EMBEDDINGS, OrderRequest("m", {"prompt": "a cat"}), "pass the texts as input"),
     ],
 )

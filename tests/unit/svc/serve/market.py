@@ -124,12 +124,7 @@ class ServedMarket:
         envelope = Envelope.parse(open_with_secret(BOX_SECRET, 31337, REGISTRY, WALLET.address, container))
         job_id, provider = asked.body["job_id"], asked.body["designated"]
         made = Job(
-            job_id,
-            provider,
-            envelope.model,
-            dict(envelope.input),
-            asked.body,
-            list(self.steps.get(provider, SETTLED)),
+            job_id, provider, envelope.model, dict(envelope.input), asked.body, list(self.steps.get(provider, SETTLED))
         )
         self.jobs[job_id] = made
         raw = bytes.fromhex(job_id[2:])

@@ -29,10 +29,7 @@ CHAT: dict[str, Any] = {
         {"role": "system", "content": "Be brief."},
         {
             "role": "user",
-            "content": [
-                {"type": "text", "text": "What is it?"},
-                {"type": "image_url", "image_url": {"url": IMAGE}},
-            ],
+            "content": [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": IMAGE}}],
         },
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
         {"role": "tool", "tool_call_id": "c1", "content": "a seal"},

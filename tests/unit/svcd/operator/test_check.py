@@ -206,7 +206,7 @@ async def seen_by(node: Ledger, state: Path, **configured: Any) -> list[CheckRow
 async def test_node_of_ones_own_vouches_for_contracts_listing_and_key(tmp_path: Path) -> None:
     rows = await seen_by(Ledger(Market(lambda: START)), tmp_path)
     assert [(row.what, row.result) for row in rows] == [
-        *((what, CheckResult.RIGHT) for what in ("node", "contracts", "on the chain", "key on the chain")),
+        *((what, CheckResult.RIGHT) for what in ("node", "contracts", "on the chain", "key on the chain"))
     ]
     assert "provider 7 is listed" in {row.detail for row in rows}
 

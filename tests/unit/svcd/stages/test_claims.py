@@ -186,12 +186,7 @@ async def test_job_runs_once_a_recovered_node_shows_the_claim(
     ids=["away", "not claimed", "other terms"],
 )
 async def test_job_not_on_the_chain_is_never_run(  # noqa: PLR0917 - fixtures come as arguments
-    say: Says,
-    reason: str,
-    questions: int,
-    node: Callable[[Says], list[Job]],
-    market: Market,
-    start: Start,
+    say: Says, reason: str, questions: int, node: Callable[[Says], list[Job]], market: Market, start: Start
 ) -> None:
     asked, job = node(say), market.post()
     async with start(models=(MODEL,), rpc_url="http://node.example") as running:

@@ -205,9 +205,7 @@ CASES = {
         lambda market: market.post(market.container(recipient=SecretKey(b"\x77" * 32).public), designated="0"),
     ),
     "nothing tells what it is": Case(
-        "modality_unknown",
-        ambiguous,
-        configured={"models": (model_for("demo/text", {"image", "video"}),)},
+        "modality_unknown", ambiguous, configured={"models": (model_for("demo/text", {"image", "video"}),)}
     ),
     "container is nowhere": Case("task_unresolved", recovered(task_cid="bafknowhere")),
     "recovered after its SLA": Case("claim_expired", recovered_after(601)),
