@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from tests.soak.faults.kinds import KINDS
+from tests.soak.faults.schedule import KINDS
 from tests.soak.verdict import INVARIANTS
 
 # Kept until the next run.

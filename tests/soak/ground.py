@@ -22,8 +22,7 @@ from devnet.pins import PinStoreService
 from devnet.ports import LOOPBACK, pick_free
 from devnet.postgres import DATABASE, SUPERUSER, Postgres, running_postgres
 from tests.soak.answering import accepts_sql, answers_ok, listens
-from tests.soak.daemon import Daemon
-from tests.soak.programs import coordinator_program, provider_program
+from tests.soak.programs import Daemon, coordinator_program, provider_program
 from tests.support.cid_store import running_cid_store
 from tests.support.coordinator import config_of
 from tests.support.faults.bomb_server import BombServer, bomb_server

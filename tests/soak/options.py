@@ -9,7 +9,7 @@ from typing import Final
 
 import attrs
 
-from tests.soak.faults.kinds import KINDS
+from tests.soak.faults.schedule import KINDS
 
 _MAX_ROUND_MINUTES: Final = 20.0
 

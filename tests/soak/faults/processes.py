@@ -11,8 +11,8 @@ import anyio
 import asyncpg
 
 from coordinatord.storage.database.notices import OUTBOX_MOVED
-from tests.soak.daemon import Daemon
 from tests.soak.ground import Ground
+from tests.soak.programs import Daemon
 from tests.soak.shifted_clock import write_shift
 
 _DESCRIPTOR_LIMIT: Final = 3  # fewer than any daemon has open

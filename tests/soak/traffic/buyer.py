@@ -10,8 +10,8 @@ import attrs
 from devnet.accounts import DevWallet
 from svc.client import Client
 from svc.wire.transport import REQUEST_TIMEOUT_S
+from tests.soak.answering import plain_http
 from tests.soak.ground import Ground
-from tests.soak.plain_http import plain_http
 
 _UNLIMITED: Final = 10**12  # base units, effectively unlimited
 

@@ -14,16 +14,13 @@ from svc.errors import SvcError
 from tests.soak.ground import Ground
 from tests.soak.options import Options
 from tests.soak.timeline import Timeline
-from tests.soak.traffic.batches import BatchWork
+from tests.soak.traffic.batches import BatchWork, FileWork
 from tests.soak.traffic.buyer import Buyer
-from tests.soak.traffic.files import FileWork
 from tests.soak.traffic.hooks import HookWork, Receiver, add_hooks
 from tests.soak.traffic.hostile import Hostile
-from tests.soak.traffic.idlers import Idler
 from tests.soak.traffic.operator import Operator
-from tests.soak.traffic.readers import Reader
-from tests.soak.traffic.streams import StreamWork
-from tests.soak.traffic.tabs import TabWork
+from tests.soak.traffic.readers import Idler, Reader
+from tests.soak.traffic.streams import StreamWork, TabWork
 from tests.soak.traffic.work import Work, outcome_of
 from tests.soak.useful import USEFUL
 from tests.support.attacks.hoarding import JunkFiles

@@ -13,10 +13,9 @@ from common.domains import Domains
 from common.messages.sessions import SvcSession
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
+from tests.soak.answering import counted, plain_http
 from tests.soak.ground import Ground
-from tests.soak.plain_http import plain_http
 from tests.soak.timeline import Timeline
-from tests.soak.traffic.answers import counted
 
 _GARBAGE: Final = (
     b"",

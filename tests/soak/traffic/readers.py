@@ -1,13 +1,19 @@
-"""Readers of the catalogue, the book, the asks and the providers, also with conditional requests."""
+"""Readers of the catalogue, the book, the asks and the providers, and idle connections."""
 
-from typing import Final
+from itertools import count
+from random import Random
+from typing import Any, Final
 
 import attrs
+import httpx
 
+from common.domains import Domains
+from devnet.accounts import DevWallet
+from tests.integration.coordinatord.scene.party import Party, wallet_of
+from tests.soak.answering import counted, plain_http
 from tests.soak.ground import Ground
-from tests.soak.plain_http import plain_http
+from tests.soak.programs import SLA_SECONDS
 from tests.soak.timeline import Timeline
-from tests.soak.traffic.answers import counted
 
 _PATHS: Final = (
     "/v1/models",
@@ -41,3 +47,53 @@ class Reader:
         if "etag" in answer.headers:
             self.etags[path] = answer.headers["etag"]
         return counted(answer, self.timeline, {200, 304})
+
+
+_CLAIM_SHARE: Final = 0.5  # of the polls that returned jobs
+_ONE_BUYER_SHARE: Final = 0.5  # of the polls
+_MODEL: Final = 1
+
+
+@attrs.define
+class Idler:
+    ground: Ground
+    timeline: Timeline
+    wallet: DevWallet
+    random: Random
+    _token: str = ""
+    _turns: "count[int]" = attrs.field(factory=count)
+
+    async def poll(self, _n: int) -> str:
+        urls = self.ground.base_urls
+        async with plain_http(urls[next(self._turns) % len(urls)], timeout=90) as http:
+            party = self._party(http)
+            if not self._token:
+                answer = await http.get("/auth/nonce", params={"address": party.address})
+                if answer.status_code == 200:
+                    answer = await http.post(
+                        "/auth/session", json=party.answer_to(answer.json()["nonce"], role="provider")
+                    )
+                if answer.status_code != 200:
+                    return f"sign in {counted(answer, self.timeline, {200})}"
+                self._token = party.token = answer.json()["token"]
+            query: dict[str, str | int] = {
+                "state": "Open",
+                "model": _MODEL,
+                "free": self.random.randint(1, 3),
+                "limit": 10,
+            }
+            if self.random.random() < _ONE_BUYER_SHARE:  # with short windows; the oldest jobs are from batches
+                query["owner"] = self.ground.wallets.with_role("client")[0].address
+            polled = await http.get("/evm/jobs", params=query, headers=party.authorization)
+            jobs: list[dict[str, Any]] = polled.json()["jobs"] if polled.status_code == 200 else []
+            # With an hour's window, the job would outlast the run.
+            short = [job["job_id"] for job in jobs if int(job["sla_secs"]) == SLA_SECONDS]
+            if not short or self.random.random() > _CLAIM_SHARE:
+                return f"{counted(polled, self.timeline, {200})} {'held' if jobs else 'nothing'}"
+            claimed = await party.run(party.claim(short[0]))
+            return f"claim {counted(claimed, self.timeline, {201, 409, 504})}"
+
+    def _party(self, http: httpx.AsyncClient) -> Party:
+        book = self.ground.book
+        domains = Domains.of(book)
+        return Party(wallet_of(self.wallet), domains, book.job_registry, http, self.wallet.box_key, self._token)

@@ -13,11 +13,10 @@ from devnet.catalogue import MODELS
 from svc.core.orders import PreparedOrder
 from svc.errors import ApiError, ConnectionFailed, JobFailed, ResultUnreadable, SvcError
 from svc.signers import LocalSigner
+from tests.soak.answering import counted, plain_http
 from tests.soak.ground import Ground
-from tests.soak.plain_http import plain_http
 from tests.soak.programs import BATCH_SLA_SECONDS, RATE_IN, RATE_OUT, SLA_SECONDS
 from tests.soak.timeline import Timeline
-from tests.soak.traffic.answers import counted
 from tests.soak.traffic.buyer import Buyer
 
 _TEXT: Final = MODELS[0].name

@@ -5,7 +5,7 @@ import secrets
 import attrs
 
 from tests.integration.coordinatord.scene.party import Party
-from tests.soak.traffic.answers import counted
+from tests.soak.answering import counted
 from tests.support.attacks.target import Target
 
 

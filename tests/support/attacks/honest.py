@@ -26,7 +26,7 @@ from anyio.streams.text import TextReceiveStream, TextSendStream
 from common.address_book import AddressBook
 from svc.client import Client
 from svc.wire.transport import REQUEST_TIMEOUT_S
-from tests.soak.plain_http import plain_http
+from tests.soak.answering import plain_http
 
 _READ: Final = ("/v1/models", "/evm/jobs?state=Open&limit=50", "/evm/providers?limit=50", "/evm/jobs?limit=50")
 _PAUSE: Final = 0.05

@@ -16,8 +16,8 @@ from common.quotes import FeeTerms
 from devnet.anvil import CHAIN_ID
 from devnet.catalogue import FEE_BPS, GAS_FEE
 from tests.integration.coordinatord.scene.party import Body, Party
+from tests.soak.answering import counted
 from tests.soak.programs import RATE_IN, RATE_OUT, SLA_SECONDS
-from tests.soak.traffic.answers import counted
 from tests.support.attacks.target import Target
 from tests.support.fakes.submissions import Submitter, jsonl
 

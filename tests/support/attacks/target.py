@@ -20,8 +20,8 @@ from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from devnet.anvil import Anvil
 from tests.integration.coordinatord.scene.party import Party
+from tests.soak.answering import counted
 from tests.soak.timeline import Timeline
-from tests.soak.traffic.answers import counted
 
 # Limits apply per address. Linux answers on all of 127/8, so strangers can use another address than honest callers.
 STRANGERS_HOST: Final = "127.0.0.66"

@@ -19,8 +19,7 @@ from tests.integration.coordinatord.indexer.moves import address_book
 from tests.integration.coordinatord.scene.running import PROGRAM, Coordinator, running
 from tests.integration.coordinatord.scene.stage import environment
 from tests.soak.answering import answers_ok
-from tests.soak.daemon import Daemon
-from tests.soak.programs import ORIGIN, RATE_IN, RATE_OUT, SLA_SECONDS, provider_program
+from tests.soak.programs import ORIGIN, RATE_IN, RATE_OUT, SLA_SECONDS, Daemon, provider_program
 from tests.soak.timeline import Timeline
 from tests.support.attacks.hoarding import JunkFiles
 from tests.support.attacks.honest import HonestProcess, RepeatedOrder, Times, honest_process
