@@ -2,9 +2,8 @@
 
 import pytest
 
-from tests.install.environments.case import Case
 from tests.install.environments.quick import QUICK_CASES
-from tests.install.environments.room import room
+from tests.install.environments.room import Case, room
 
 
 @pytest.mark.long

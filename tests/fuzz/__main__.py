@@ -18,7 +18,7 @@ from subprocess import CompletedProcess
 from types import FrameType
 from typing import IO, Final
 
-from tests.fuzz.targets import NAMES, target_of
+from tests.fuzz.target import NAMES, target_of
 
 ROOT: Final = Path(__file__).parents[2]
 FOUND: Final = ROOT / "build" / "fuzz"

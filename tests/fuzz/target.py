@@ -2,6 +2,7 @@
 
 import atexit
 import base64
+import importlib
 import shutil
 import tempfile
 import time
@@ -84,3 +85,23 @@ def driven(work: Coroutine[Any, Any, T]) -> T:
     except StopIteration as ended:
         return ended.value  # type: ignore[no-any-return]
     raise AssertionError("it waits for something")
+
+
+FAMILIES: Final[dict[str, tuple[str, ...]]] = {
+    "sealed": ("frames", "container", "plaintexts", "handover", "tab-messages", "tab-channel"),
+    "texts": ("json", "scalars", "address-book", "json-path", "cid"),
+    "chain_data": ("abi", "logs", "rlp", "receipt", "block"),
+    "bodies": ("bodies", "answers", "batch-lines", "bundles"),
+    "http": ("requests", "forms"),
+    "model_servers": ("streams", "loads", "openai-requests"),
+}
+NAMES: Final = tuple(name for names in FAMILIES.values() for name in names)
+
+
+def target_of(name: str) -> Target:
+    """Raise KeyError for an unknown name."""
+    for family, names in FAMILIES.items():
+        if name in names:
+            targets = importlib.import_module(f"tests.fuzz.{family}").TARGETS
+            return {target.name: target for target in targets}[name]
+    raise KeyError(name)

@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from tests.fuzz.targets import FAMILIES, NAMES, target_of
+from tests.fuzz.target import FAMILIES, NAMES, target_of
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -18,8 +18,8 @@ from tests.soak.faults.schedule import Lane, crowded_lanes, lanes, strike_until_
 from tests.soak.ground import BLOCK_SECONDS, Ground, soaked_market
 from tests.soak.options import Options
 from tests.soak.resources import Look, growth, look
-from tests.soak.sampling import ChainHistory
 from tests.soak.risks import Risk, Run, counted, hollow, under_way
+from tests.soak.sampling import ChainHistory
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.crowd import Crowd
 from tests.soak.traffic.hooks import receiving

@@ -11,8 +11,8 @@ from common.cid import cid_of, parse_cid
 from tests.soak.faults.schedule import KINDS
 from tests.soak.planted.__main__ import PATCHES, PLANTED, names
 from tests.soak.resources import Look, ProcessUse, TableSize, growth
-from tests.soak.sampling import ChainHistory
 from tests.soak.risks import Risk, Run, hollow, least_of
+from tests.soak.sampling import ChainHistory
 from tests.soak.timeline import Done, Span, Timeline
 from tests.soak.useful import EXPLAINED, USEFUL, too_little, unexplained
 from tests.soak.verdict import INVARIANTS

@@ -12,11 +12,10 @@ import sys
 import time
 from types import FrameType
 
-from tests.install.environments.case import Case
 from tests.install.environments.debian import DEBIAN_CASES
 from tests.install.environments.fresh import FRESH_CASES
 from tests.install.environments.quick import QUICK_CASES
-from tests.install.environments.room import ROOT, Failed, room
+from tests.install.environments.room import ROOT, Case, Failed, room
 
 CASES = {case.name: case for case in (*QUICK_CASES, *FRESH_CASES, *DEBIAN_CASES)}
 _CACHES = ROOT / "build" / "environments"

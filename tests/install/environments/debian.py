@@ -15,8 +15,7 @@ from typing import Final
 
 import attrs
 
-from tests.install.environments.case import Case
-from tests.install.environments.room import Failed, Room, first_line, require
+from tests.install.environments.room import Case, Failed, Room, first_line, require
 
 _NEWCOMER: Final = ("python3", "python3-venv", "git", "make", "ca-certificates")
 _COMPILER: Final = ("gcc", "libc6-dev")

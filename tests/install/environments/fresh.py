@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.install.environments import users
-from tests.install.environments.case import Case
 from tests.install.environments.quick import AWKWARD
-from tests.install.environments.room import Failed, Room, first_line, names_below, require, require_nothing_runs
+from tests.install.environments.room import Case, Failed, Room, first_line, names_below, require, require_nothing_runs
 from tests.install.locks import PYTHONS
 
 _PYTHONS: Final = [tuple(map(int, version.split("."))) for version in PYTHONS]

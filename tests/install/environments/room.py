@@ -1,11 +1,11 @@
-"""A private place for one case: a folder with a home folder and a folder for temporary files."""
+"""Cases, and a private place for each: a folder with a home folder and a folder for temporary files."""
 
 import os
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -143,3 +143,17 @@ def first_line(said: str, start: str) -> str:
     found: Sequence[str] = [line for line in said.splitlines() if line.startswith(start)]
     require(found, f"no line begins with {start!r} in:\n{said}")
     return found[0]
+
+
+def always() -> None:
+    """Return no reason: the case runs on every machine."""
+
+
+@attrs.frozen
+class Case:
+    """`why_not` returns the reason why this machine cannot run the case, or None."""
+
+    name: str
+    what: str
+    run: Callable[[Room], None]
+    why_not: Callable[[], str | None] = always

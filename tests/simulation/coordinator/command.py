@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.simulation.coordinator.clocks import real_monotonic
+from tests.simulation.coordinator.faults import planned
 from tests.simulation.coordinator.ground import Ground, ground
-from tests.simulation.coordinator.planning import planned
 from tests.simulation.coordinator.run import Outcome, simulate
 from tests.simulation.plan import Fault, Kill, Plan, Post
 from tests.simulation.shrinking import kinds_of, shrunk
