@@ -38,8 +38,8 @@ SLA: Final = 3600.0
 
 @attrs.define
 class World:
-    """Everything that a claim depends on. `outcomes` and `rows` are used in turn, and the last one repeats. A row is
-    a state and a provider, None (unknown), or "away" (no answer)."""
+    """Every collaborator of a claimer. `outcomes` and `rows` are used in turn, and the last one repeats. A row is a
+    state and a provider, None (unknown), or "away" (no answer)."""
 
     outcomes: list[OpOutcome | OpStored | Exception] = attrs.field(factory=lambda: [MINED])
     rows: list[tuple[JobState, int] | str | None] = attrs.field(factory=lambda: [None])
@@ -64,22 +64,18 @@ class World:
         return trio.current_time() - self.began
 
     def offer(self, *, pending: bool = False) -> Offer:
-        slot: Any = Slot(self)
+        slot: Any = self
         return Offer(self.job_, "m", slot, pending)
 
     def held(self, ahead: PendingClaim | None = None) -> ClaimedJob:
-        slot: Any = Slot(self)
+        slot: Any = self
         return ClaimedJob(self.job_, "m", slot, trio.current_time() + SLA, pending_claim=ahead)
 
     def lookup(self) -> JobLookup:
-        coordinator: Any = Coordinator(self)
-        clock: Any = Clock(self)
-        return JobLookup(coordinator, clock, US)
+        one: Any = self
+        return JobLookup(one, one, US)
 
-
-@attrs.frozen
-class Coordinator:
-    world: World
+    # coordinator and signer
 
     async def send_op(self, op: RequestBody, give_up_at: float) -> OpOutcome:
         return await self._answer("run", op, give_up_at)
@@ -88,126 +84,77 @@ class Coordinator:
         return await self._answer("store", op, give_up_at)
 
     async def _answer(self, how: str, op: RequestBody, give_up_at: float) -> Any:
-        world = self.world
-        world.sent.append((how, op, give_up_at - world.began))
-        await trio.sleep(world.takes)
-        outcome = world.outcomes.pop(0) if len(world.outcomes) > 1 else world.outcomes[0]
+        self.sent.append((how, op, give_up_at - self.began))
+        await trio.sleep(self.takes)
+        outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     async def read_job(self, job_id: bytes) -> Job | None:
-        world = self.world
-        assert job_id == world.job_.job_id
-        world.looked.append(world.since)
-        row = world.rows.pop(0) if len(world.rows) > 1 else world.rows[0]
+        assert job_id == self.job_.job_id
+        self.looked.append(self.since)
+        row = self.rows.pop(0) if len(self.rows) > 1 else self.rows[0]
         if row is None:
             return None
         if isinstance(row, str):
             raise Unavailable(row)
-        return attrs.evolve(world.job_, state=row[0], provider_id=row[1], claimed_at=START + world.claimed_at)
+        return attrs.evolve(self.job_, state=row[0], provider_id=row[1], claimed_at=START + self.claimed_at)
 
-
-class Signer:
     def sign_claim(self, job_id: bytes, order: Order, issued_at: int) -> RequestBody:
         return {"job": job_id, "at": issued_at}
 
-
-@attrs.frozen
-class Clock:
-    world: World
+    # clock, timings, health and limits
 
     def now(self) -> int:
-        return int(self.world.since)
+        return int(self.since)
 
     def to_loop_time(self, unix_seconds: float) -> float:
-        return self.world.began + unix_seconds - START
+        return self.began + unix_seconds - START
 
     def switch_time_source(self) -> None:
-        self.world.told.append(("stale",))
-
-
-@attrs.frozen
-class Timings:
-    world: World
+        self.told.append(("stale",))
 
     def record_relay(self, seconds: float) -> None:
-        self.world.told.append(("relayed", seconds))
-
-
-@attrs.frozen
-class Health:
-    world: World
+        self.told.append(("relayed", seconds))
 
     def withholds(self, model: str, sla_secs: int | None = None) -> bool:
         assert (model, sla_secs) == ("m", SLA)
-        return self.world.withheld
-
-
-@attrs.frozen
-class Limits:
-    world: World
+        return self.withheld
 
     async def permit(self, offer: Offer) -> PendingClaim | None:
-        return self.world.permits
+        return self.permits
 
-
-@attrs.frozen
-class Slot:
-    world: World
+    # slot, journal, exclusions and the channel to the opener
 
     def release(self) -> None:
-        self.world.told.append(("slot",))
-
-
-@attrs.frozen
-class Journal:
-    world: World
+        self.told.append(("slot",))
 
     async def record_claiming(self, job: Job, model: str) -> bool:
-        self.world.told.append(("claiming", model))
-        return not self.world.known
+        self.told.append(("claiming", model))
+        return not self.known
 
     async def record_claimed(self, job_id: bytes) -> None:
-        self.world.told.append(("claimed",))
+        self.told.append(("claimed",))
 
     async def record_end(self, job_id: bytes, state: str, reason: str) -> None:
-        self.world.told.append((state, reason))
-
-
-@attrs.frozen
-class Exclusions:
-    world: World
+        self.told.append((state, reason))
 
     def exclude_briefly(self, job_id: bytes) -> None:
-        self.world.told.append(("left for a while",))
+        self.told.append(("left for a while",))
 
     def pause_model(self, model: str) -> None:
-        self.world.told.append(("paused", model))
-
-
-@attrs.frozen
-class ToOpen:
-    world: World
+        self.told.append(("paused", model))
 
     async def send(self, due: float, held: ClaimedJob) -> None:
-        self.world.told.append(("to open", due - self.world.began, held.pending_claim))
+        self.told.append(("to open", due - self.began, held.pending_claim))
 
 
 def claimer(world: World, offers: Any = None) -> Claimer:
+    one: Any = world
     unused: Any = None
-    journal, exclusions, to_open = Journal(world), Exclusions(world), ToOpen(world)
-    given: dict[str, Any] = {
-        "coordinator": Coordinator(world),
-        "signer": Signer(),
-        "clock": Clock(world),
-        "pipeline": Pipeline(journal, exclusions, to_open, *[unused] * 5),
-        "offers": offers,
-        "timings": Timings(world),
-        "health": Health(world),
-        "ahead_limits": Limits(world),
-    }
-    return Claimer(provider_id=US, **given)
+    pipeline = Pipeline(one, one, one, *[unused] * 5)
+    return Claimer(one, one, one, US, pipeline, offers, one, one, one)
 
 
 async def told_of(world: World, *, pending: bool = False) -> list[tuple[Any, ...]]:

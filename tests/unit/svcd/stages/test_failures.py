@@ -280,15 +280,6 @@ async def test_settle_without_a_sign_in_is_not_sent(market: Market, start: Start
     assert job not in market.results
 
 
-async def test_key_of_another_length_opens_nothing(
-    market: Market, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tests.support.fakes.market.data_key", lambda *_: bytes(31))
-    job = open_job(market)
-    async with start() as running:
-        assert await running.end_of(job) == ("failed", "undecryptable")
-
-
 async def test_withheld_key_fails_the_job_within_300_seconds(market: Market, start: Start) -> None:
     market.always["release"] = instead(error(503, "job_read", retryable=True))
     job = open_job(market, sla_secs="86400")

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 import trio
@@ -19,7 +20,8 @@ FORGOTTEN = CoordinatorRefusal(401, "invalid_session")
 
 
 def uploading(world: World) -> Callable[[SealedJob], Awaitable[None]]:
-    return Uploader(**world.collaborators("coordinator", "lookup", "pipeline")).step
+    one: Any = world
+    return Uploader(coordinator=one, lookup=one, pipeline=one).step
 
 
 async def failure_of(world: World, window_ends_at: float = SLA) -> str:
@@ -86,7 +88,8 @@ async def test_upload_continues_in_the_new_claims_window() -> None:
 
 
 def failing(world: World) -> Callable[[FailingJob], Awaitable[None]]:
-    return Failer(**world.collaborators("coordinator", "signer", "clock", "lookup", "pipeline")).step
+    one: Any = world
+    return Failer(coordinator=one, signer=one, clock=one, lookup=one, pipeline=one).step
 
 
 async def test_fail_is_sent_again_until_it_is_taken() -> None:
