@@ -15,9 +15,9 @@ import pytest
 from common.refusal import Refused
 from svc.serve import serving
 from svc.serve.settings import BudgetSettings, HttpServerSettings, KeySettings, ServeSettings
-from tests.unit.svc.fake_coordinator import Answer, provider
+from tests.unit.svc.fake_coordinator import Answer, provider, until
 from tests.unit.svc.serve.conftest import spoken
-from tests.unit.svc.serve.market import GATEWAY, ServedMarket, candidate, until
+from tests.unit.svc.serve.market import GATEWAY, ServedMarket, candidate
 
 PEM: Final = str(Path(__file__).with_name("loopback.pem"))
 HELLO: Final[dict[str, Any]] = {"model": "demo/chat", "messages": [{"role": "user", "content": "hello"}]}

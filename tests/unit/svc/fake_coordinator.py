@@ -5,6 +5,7 @@ from collections.abc import AsyncIterable, Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import attrs
 import httpx
 
@@ -229,3 +230,9 @@ def stored(asked: Asked) -> Answer:
     job_id = asked.body["job_id"]
     headers = {"preference-applied": "respond-async", "location": f"/v1/jobs/{job_id}/progress"}
     return Answer(202, progress(job_id, "queued"), headers)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for a condition without advancing the clock."""
+    while not holds():
+        await anyio.lowlevel.checkpoint()

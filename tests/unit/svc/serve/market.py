@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
-import anyio.lowlevel
 import attrs
 import httpx
 
@@ -268,9 +267,3 @@ class Caller:
 
         await self.application(scope, receive, send)
         return heard
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait for a condition without advancing the clock."""
-    while not holds():
-        await anyio.lowlevel.checkpoint()

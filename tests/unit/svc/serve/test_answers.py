@@ -7,8 +7,8 @@ import anyio
 import pytest
 
 from svc.serve.settings import BudgetSettings, BuyingSettings, ModelSettings, ServeSettings
-from tests.unit.svc.fake_coordinator import Answer, failing
-from tests.unit.svc.serve.market import SETTLED, ServedMarket, candidate, until
+from tests.unit.svc.fake_coordinator import Answer, failing, until
+from tests.unit.svc.serve.market import SETTLED, ServedMarket, candidate
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 HELLO: dict[str, Any] = {"model": "demo/chat", "messages": [{"role": "user", "content": "hello"}]}

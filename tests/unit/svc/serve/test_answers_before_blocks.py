@@ -9,8 +9,8 @@ import pytest
 
 from svc.serve.ledger import SpendEntry
 from svc.serve.settings import BudgetSettings, BuyingSettings, ServeSettings
-from tests.unit.svc.fake_coordinator import Answer, failing
-from tests.unit.svc.serve.market import GATEWAY, Caller, ServedMarket, until
+from tests.unit.svc.fake_coordinator import Answer, failing, until
+from tests.unit.svc.serve.market import GATEWAY, Caller, ServedMarket
 
 CHAT = "/v1/chat/completions"
 HELLO: dict[str, Any] = {"model": "demo/chat", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1_000}

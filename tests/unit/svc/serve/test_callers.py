@@ -8,7 +8,8 @@ import anyio
 import pytest
 
 from svc.serve.settings import BudgetSettings, HttpServerSettings, KeySettings, ServeSettings
-from tests.unit.svc.serve.market import ServedMarket, until
+from tests.unit.svc.fake_coordinator import until
+from tests.unit.svc.serve.market import ServedMarket
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 HELLO: dict[str, Any] = {"model": "demo/chat", "messages": [{"role": "user", "content": "hello"}]}

@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from svc.serve.attempts import OpenPurchase
 from svc.serve.purchases import AnswerPurchases
 from svc.serve.settings import BudgetSettings, BuyingSettings, ServeSettings
-from tests.unit.svc.fake_coordinator import FEE_BPS, Answer, Asked, Dropped, failing, provider, quoting
-from tests.unit.svc.serve.market import SETTLED, Heard, ServedMarket, candidate, full_disk, until
+from tests.unit.svc.fake_coordinator import FEE_BPS, Answer, Asked, Dropped, failing, provider, quoting, until
+from tests.unit.svc.serve.market import SETTLED, Heard, ServedMarket, candidate, full_disk
 
 CHAT = "/v1/chat/completions"
 HELLO: dict[str, Any] = {"model": "demo/chat", "messages": [{"role": "user", "content": "hello"}]}

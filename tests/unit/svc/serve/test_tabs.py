@@ -12,9 +12,9 @@ from common.scalars import hex_of
 from common.tab.messages import TabFailure
 from svc.serve.serving import open_server
 from svc.serve.settings import BudgetSettings, ServeSettings
-from tests.unit.svc.fake_coordinator import Answer, failing
+from tests.unit.svc.fake_coordinator import Answer, failing, until
 from tests.unit.svc.serve.market import PORT, Caller
-from tests.unit.svc.tabs.market import LISTED, TabMarket, TabProvider, until
+from tests.unit.svc.tabs.market import LISTED, TabMarket, TabProvider
 
 CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 import anyio
-import anyio.lowlevel
 import attrs
 
 from common.container import open_with_secret
@@ -37,7 +36,9 @@ from svc.client import Client
 from svc.tabs.tab import Tab, TabReply
 from tests.unit.svc.fake_coordinator import (
     BOX_SECRET,
+    CANDIDATE,
     JOB_REGISTRY,
+    MODEL,
     WALLET,
     Answer,
     Asked,
@@ -51,19 +52,8 @@ from tests.unit.svc.fake_coordinator import (
 
 GATEWAY: Final = "http://gateway"
 REGISTRY: Final = bytes.fromhex(JOB_REGISTRY[2:])
-CANDIDATE: Final = {
-    "provider_id": "7",
-    "box_key": hex_of(BOX_SECRET.public.raw),
-    "rate_in": "1000000",
-    "rate_out": "2000000",
-}
-LISTED: Final = {
-    "id": "demo/chat",
-    "object": "model",
-    "owned_by": "demo",
-    "svc": {"model_id": "2", "enabled": True, "endpoint": "/v1/chat/completions"},
-    "as_of_block": "5",
-}
+_DETAILS: Final = {"model_id": "2", "enabled": True, "endpoint": "/v1/chat/completions"}
+LISTED: Final = {**MODEL, "id": "demo/chat", "svc": _DETAILS}
 Say = Callable[["TabProvider", TabRequest], Sequence[ProviderMessage]]
 
 
@@ -326,12 +316,6 @@ class TabMarket:
 
 def texts(chunks: Sequence[dict[str, Any]]) -> str:
     return "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait for a condition without advancing the clock."""
-    while not holds():
-        await anyio.lowlevel.checkpoint()
 
 
 async def ask(tab: Tab, text: str) -> TabReply:

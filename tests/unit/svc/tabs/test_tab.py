@@ -17,7 +17,7 @@ from svc.errors import ConnectionFailed, NoProvider, OverCeiling, TabEnded, TabF
 from svc.tabs.tab import Tab
 from svc.wire.tabs import TabRoutes, bearer_caller
 from svc.wire.transport import Clock, Transport
-from tests.unit.svc.fake_coordinator import Answer
+from tests.unit.svc.fake_coordinator import Answer, until
 from tests.unit.svc.tabs.market import (
     GATEWAY,
     TabMarket,
@@ -29,7 +29,6 @@ from tests.unit.svc.tabs.market import (
     failing_with,
     question,
     texts,
-    until,
 )
 
 

@@ -12,7 +12,8 @@ from trio.testing import MockClock
 
 from common.tab.messages import TabRequest
 from svc.errors import NoProvider, OrderRefused, TabEnded, TabFaulty
-from tests.unit.svc.tabs.market import TabMarket, TabProvider, ask, question, until
+from tests.unit.svc.fake_coordinator import until
+from tests.unit.svc.tabs.market import TabMarket, TabProvider, ask, question
 
 
 @pytest.fixture
