@@ -1,4 +1,6 @@
-"""Services of a running devnet, the errors of one that cannot start, and no process that survives one."""
+"""Services of a running devnet, the errors of one that cannot start, no process that survives one, and environments.
+
+`python -m tests.install.environments` runs all environments."""
 
 import json
 import os
@@ -23,6 +25,8 @@ from coordinatord.chain.relayer.fees import DEVNET_CHAIN_IDS
 from devnet import client_environment
 from svc.client import Client
 from tests.e2e.conftest import Market, Start, descendants, free_ports, wait_gone
+from tests.install.environments.quick import QUICK_CASES
+from tests.install.environments.room import Case, room
 
 
 def test_manifest_holds_all_that_a_program_needs_to_attach(market: Market) -> None:
@@ -203,3 +207,13 @@ def test_second_devnet_in_a_directory_is_refused(start: Start) -> None:
     assert f"another devnet (process {first.process.pid})" in line
     assert "--state-dir" in line
     assert first.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)  # several start two devnets one after the other
+@pytest.mark.parametrize("case", QUICK_CASES, ids=lambda case: case.name)
+def test_devnet_holds_in(case: Case) -> None:
+    if (reason := case.why_not()) is not None:
+        pytest.skip(reason)
+    with room() as place:
+        case.run(place)

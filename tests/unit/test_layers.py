@@ -2,10 +2,14 @@
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support.specification_client import client
 
 COORDINATOR = Path(__file__).parents[2] / "coordinatord"
 MODULES = sorted(path for path in COORDINATOR.rglob("*.py") if path.name != "__init__.py")
@@ -97,3 +101,22 @@ def test_no_task_is_started_outside_a_task_group() -> None:
 )
 def test_a_task_outside_a_group_is_found(line: str) -> None:
     assert spawned_outside_groups(ast.parse(line)) == [1]
+
+
+_FOLDER = Path(client.__file__).parent
+_OURS = ("common", "coordinatord", "devnet", "svc", "svcd")
+_SCRIPT = """
+import importlib, sys
+for name in {names!r}:
+    importlib.import_module(name)
+print(*sorted({{name.partition(".")[0] for name in sys.modules}} & set({ours!r})))
+"""
+
+
+def test_specification_client_imports_nothing_of_this_project() -> None:
+    names = [f"tests.support.specification_client.{path.stem}" for path in sorted(_FOLDER.glob("*.py"))]
+    assert len(names) >= 3
+    script = _SCRIPT.format(names=names, ours=_OURS)
+    root = _FOLDER.parents[2]
+    ran = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == ""

@@ -1,6 +1,7 @@
 """Pages name only existing files, functions and headings, and the check of the documentation site finds each fault."""
 
 import ast
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 
 from docs.check import problems
 from docs.generate import coordinator_settings
+from tests.vectors.vector_file import FOLDER, cases
 
 
 def site_with(folder: Path, body: str) -> Path:
@@ -134,3 +136,37 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# One two\n\n[a](#one-two) [b](page.md#three) [c](none.md) [d](https://example.org)\n")
     assert broken(page) == ["page.md#three", "none.md"]
+
+
+PAGE = (FOLDER.parents[1] / "docs" / "protocol" / "vectors.md").read_text("utf-8")
+FILES = sorted(path.name for path in FOLDER.glob("*.json"))
+SECTIONS = dict(re.findall(r"^## (\w+\.json)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
+
+
+def named(name: str) -> set[str]:
+    return set(re.findall(r"`([\w.]+)`", SECTIONS[name]))
+
+
+def rows(name: str) -> Iterator[str]:
+    """Yield the names in the first columns of a section's tables."""
+    for first in re.findall(r"^\| ([^|]*) \|", SECTIONS[name], re.MULTILINE):
+        yield from re.findall(r"`([\w.]+)`", first)
+
+
+def test_page_has_a_section_for_each_file() -> None:
+    assert sorted(SECTIONS) == FILES
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_section_names_every_field_and_failure(name: str) -> None:
+    fields = {field for case in cases(name) for field in case} - {"name", "refused"}
+    failures = {case["refused"] for case in cases(name) if "refused" in case}
+    assert fields | failures <= named(name)
+    assert set(rows(name)) <= fields | failures | {"refused"}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_vector_file_needs_no_other_file(name: str) -> None:
+    text = json.loads((FOLDER / name).read_text("utf-8"))
+    assert ".py" not in text["description"]
+    assert {"description", "cases"} == set(text)

@@ -20,7 +20,7 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "test_profiles.py::test_file_is_looked_for_in_the_configuration_folder": _PLACES,
         "test_settings.py::test_settings_that_others_could_have_written_are_refused": _MODES,
         "test_settings.py::test_key_is_made_once_and_is_the_users_alone": _MODES,
-        "test_signer_command.py::test_program_": _QUOTED,
+        "test_signers.py::test_program_": _QUOTED,
         "test_market_verifier.py::test_market_that_cannot_be_remembered_is_told_each_time": _LINKS,
         "test_wallets.py::test_file_that_others_can_read_is_refused_with_what_to_do": _MODES,
         "test_wallets.py::test_password_file_that_others_can_read_is_refused": _MODES,

@@ -46,7 +46,7 @@ ROOT = Path(__file__).parents[3]
 # The tests with different behaviour. The first imports every module of svc.
 DIFFERENT = (
     *("tests/install/portability", "tests/unit/svc/test_known_markets.py", "tests/unit/svc/test_profiles.py"),
-    *("tests/unit/svc/test_profiles.py", "tests/unit/svc/test_wallets.py", "tests/unit/svc/test_files.py"),
+    *("tests/unit/svc/test_wallets.py", "tests/unit/svc/test_files.py"),
 )
 
 

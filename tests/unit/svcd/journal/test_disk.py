@@ -24,6 +24,7 @@ def open_files(below: Path) -> list[str]:
     return [target for link in links if link.is_symlink() and (target := os.readlink(link)).startswith(str(below))]
 
 
+@pytest.mark.trio
 async def test_closed_journal_keeps_no_file_open(tmp_path: Path) -> None:
     async with open_journal(tmp_path, lambda: 0.0):
         assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == 0o600
@@ -37,6 +38,7 @@ async def test_closed_journal_keeps_no_file_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("older", [False, True], ids=["new", "left by an older svcd"])
+@pytest.mark.trio
 async def test_state_directory_is_for_its_user_alone(older: bool, tmp_path: Path) -> None:
     state = tmp_path / "state"
     if older:

@@ -18,6 +18,9 @@ from svcd.journal.entries import JournalBinding
 from svcd.journal.journal import Journal, is_daemon_running, open_journal
 from svcd.journal.result_files import MAX_ROW_BYTES, ResultFiles
 from tests.support.fakes.market import Market
+from tests.unit.svcd.conftest import in_virtual_time
+
+pytestmark = pytest.mark.trio
 
 
 @attrs.define
@@ -170,6 +173,7 @@ async def test_ended_jobs_are_forgotten_when_irrelevant(tmp_path: Path) -> None:
         assert await journal.find_unknown_jobs([ended.job_id, live.job_id]) == {ended.job_id}
 
 
+@in_virtual_time
 async def test_a_daemon_that_runs_for_long_forgets_as_well(tmp_path: Path) -> None:
     clock, ended = Clock(), a_job()
     async with opened(tmp_path, clock) as journal, trio.open_nursery() as nursery:
