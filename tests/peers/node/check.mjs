@@ -1,7 +1,6 @@
-// Runs the check of every vector file: `node check.mjs`. Each `checks/*.mjs` exports
-//   vectors        the name of the file in tests/vectors
-//   accept(one)    throws an error if a case that must be accepted fails; throws Refused(<failure class>) for bytes
-//                  that it rejects
+// Runs the check of every vector file: `node check.mjs`. Each `checks/*.mjs` exports `checks`: by the name of a file in
+// tests/vectors, a function of one case, which throws an error if a case that must be accepted fails, and
+// Refused(<failure class>) for bytes that it rejects.
 // Vectors and checks are matched by name in both directions, so a missing check or vector is an error.
 
 import { readdir, readFile } from "node:fs/promises";
@@ -31,14 +30,16 @@ const failures = [];
 const unchecked = new Set(await namesIn(VECTORS, ".json"));
 
 for (const name of await namesIn(CHECKS, ".mjs")) {
-  const { vectors, accept } = await import(new URL(name, CHECKS));
-  unchecked.delete(vectors);
-  const { cases } = JSON.parse(await readFile(new URL(vectors, VECTORS), "utf8"));
-  if (!Array.isArray(cases) || cases.length === 0) failures.push(`${vectors}: no cases`);
-  for (const one of cases ?? []) {
-    const failure = await failureOf(accept, one);
-    if (failure === null) passed += 1;
-    else failures.push(`${vectors}: ${one.name}: ${failure}`);
+  const { checks } = await import(new URL(name, CHECKS));
+  for (const [vectors, accept] of Object.entries(checks)) {
+    unchecked.delete(vectors);
+    const { cases } = JSON.parse(await readFile(new URL(vectors, VECTORS), "utf8"));
+    if (!Array.isArray(cases) || cases.length === 0) failures.push(`${vectors}: no cases`);
+    for (const one of cases ?? []) {
+      const failure = await failureOf(accept, one);
+      if (failure === null) passed += 1;
+      else failures.push(`${vectors}: ${one.name}: ${failure}`);
+    }
   }
 }
 for (const name of unchecked) failures.push(`${name}: no check reads it`);

@@ -5,8 +5,6 @@ import { Refused } from "../refused.mjs";
 import { hexOf, uint } from "../scalars.mjs";
 import { parse } from "../strict_json.mjs";
 
-export const vectors = "address_book.json";
-
 function within(condition) {
   if (!condition) throw new Refused("malformed");
 }
@@ -72,9 +70,11 @@ function parsed(book) {
   }
 }
 
-export function accept(one) {
+function checkAddressBook(one) {
   const found = fault(parsed(one.text), BOOK, null);
   if (found === null) return;
   strictEqual(found.param, one.param);
   throw new Refused(found.failure);
 }
+
+export const checks = { "address_book.json": checkAddressBook };

@@ -3,8 +3,6 @@ import { deepStrictEqual } from "node:assert";
 import { Refused } from "../refused.mjs";
 import { canonical } from "../strict_json.mjs";
 
-export const vectors = "bundle.json";
-
 const MEMBERS = { completed: ["output", "usage"], failed: ["error"], not_run: [] };
 
 const require = (holds) => {
@@ -59,7 +57,7 @@ function outputUnits(items, rateIn, rateOut) {
   return Number(units);
 }
 
-export function accept(one) {
+function checkBundle(one) {
   if (one.kind === "evidence") return deepStrictEqual(largest(one.evidence), one.largest);
   const rates = [BigInt(one.rate_in), BigInt(one.rate_out)];
   if (one.kind === "order") {
@@ -68,3 +66,5 @@ export function accept(one) {
   }
   deepStrictEqual(outputUnits(itemsOf(one.output).map(chargeOfItem), ...rates), one.completion_tok);
 }
+
+export const checks = { "bundle.json": checkBundle };

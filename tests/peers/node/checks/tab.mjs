@@ -10,8 +10,6 @@ import { bigEndian, concat, hex, unhex, utf8 } from "../bytes.mjs";
 import { Refused } from "../refused.mjs";
 import { canonical, parse } from "../strict_json.mjs";
 
-export const vectors = "tab.json";
-
 const EMPTY = new Uint8Array();
 const bytes = (text) => unhex(text.slice(2));
 const hexed = (raw) => `0x${hex(raw)}`;
@@ -260,7 +258,7 @@ function received(one) {
 
 // --------------------------------------------------------------------------------------------------
 
-export function accept(one) {
+function checkTab(one) {
   if (one.kind === "evidence") {
     return strictEqual(isObject(one.evidence) && isObject(one.evidence.svc_tab) && one.evidence.svc_tab.v === 1, one.announced);
   }
@@ -270,3 +268,5 @@ export function accept(one) {
   }
   return { message, transcript, channel, received }[one.kind](one);
 }
+
+export const checks = { "tab.json": checkTab };

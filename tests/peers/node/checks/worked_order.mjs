@@ -1,21 +1,19 @@
 import { strictEqual } from "node:assert";
 
 import { blake2b } from "@noble/hashes/blake2.js";
-import { keccak_256 } from "@noble/hashes/sha3.js";
 import { sha256 } from "@noble/hashes/sha2.js";
+import { keccak_256 } from "@noble/hashes/sha3.js";
 import { TypedDataEncoder, Wallet, getAddress } from "ethers";
 import { CID } from "multiformats/cid";
 import { create } from "multiformats/hashes/digest";
 import nacl from "tweetnacl";
 
-import { concat, unhex, utf8 } from "../bytes.mjs";
 import * as bytes from "../bytes.mjs";
+import { concat, unhex, utf8 } from "../bytes.mjs";
 import { dataKey, derive } from "../derivation.mjs";
 import { openSealed } from "../sealed_box.mjs";
 import { FINAL, SecretStream } from "../secretstream.mjs";
 import { canonical } from "../strict_json.mjs";
-
-export const vectors = "worked_order.json";
 
 const bare = (text) => unhex(text.slice(2));
 const hex = (raw) => `0x${bytes.hex(raw)}`;
@@ -64,7 +62,7 @@ function checkPrices(one) {
 
 const cidOf = (raw) => CID.createV1(0x55, create(0x12, sha256(raw))).toString();
 
-export function accept(one) {
+function checkWorkedOrder(one) {
   const chain = { version: "2", chainId: one.chain_id };
   const jobs = { name: "SVC Jobs", ...chain, verifyingContract: one.job_registry };
   const registry = bare(one.job_registry);
@@ -121,3 +119,5 @@ export function accept(one) {
   const settle = { jobId: one.job_id, completionTok: one.completion_tok, issuedAt: one.settle_issued_at };
   signed(one.provider_secret, jobs, "Settle", settle, one.settle_digest, one.settle_signature);
 }
+
+export const checks = { "worked_order.json": checkWorkedOrder };

@@ -3,8 +3,6 @@ import { deepStrictEqual } from "node:assert";
 import { Refused } from "../refused.mjs";
 import { canonical } from "../strict_json.mjs";
 
-export const vectors = "units.json";
-
 const TIERS = { "480p": [854, 480], "720p": [1280, 720], "1080p": [1920, 1080], "4k": [3840, 2160] };
 const RATIOS = { "21:9": [21, 9], "16:9": [16, 9], "4:3": [4, 3], "1:1": [1, 1], "3:4": [3, 4], "9:16": [9, 16] };
 const CAPS = ["max_output_tokens", "max_tokens", "max_completion_tokens"];
@@ -77,7 +75,7 @@ function secondsOf(input) {
   return Math.max(0, Math.trunc(Number(value))) || 5;
 }
 
-export function accept({ endpoint, input, ...told }) {
+function checkUnits({ endpoint, input, ...told }) {
   const modality = modalityOf(endpoint, input);
   let [unitsIn, unitsOut] = [0, 0];
   if (modality === "image" || modality === "video") {
@@ -92,3 +90,25 @@ export function accept({ endpoint, input, ...told }) {
   require(Math.max(unitsIn, unitsOut) < 2 ** 32);
   deepStrictEqual([modality, unitsIn, unitsOut], [told.modality, told.units_in, told.units_out]);
 }
+
+const max = (a, b) => (a > b ? a : b);
+const price = (rateIn, rateOut, unitsIn, unitsOut) =>
+  max(1n, (rateIn * unitsIn + rateOut * unitsOut + 999_999n) / 1_000_000n);
+
+function checkQuotes(one) {
+  const number = (name) => BigInt(one[name]);
+  const rates = [number("rate_in"), number("rate_out"), number("units_in")];
+  if (number("completion_tok") > number("units_out")) throw new Refused("too_many_units");
+  const cap = price(...rates, number("units_out"));
+  if (cap >= 1n << 128n) throw new Refused("cap_overflow");
+  const fee = (cap * number("fee_bps")) / 10_000n;
+  const amount = cap + fee + number("gas_fee");
+  const provider = price(...rates, number("completion_tok"));
+  const treasury = (provider * number("fee_bps")) / 10_000n + number("gas_fee");
+  const owner = amount - provider - treasury;
+  for (const [name, value] of Object.entries({ cap, fee, amount, provider, treasury, owner })) {
+    deepStrictEqual([name, value], [name, number(name)]);
+  }
+}
+
+export const checks = { "units.json": checkUnits, "quotes.json": checkQuotes };

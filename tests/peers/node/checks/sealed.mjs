@@ -1,11 +1,24 @@
 import { deepStrictEqual, strictEqual } from "node:assert";
 
-import { unhex, utf8 } from "../bytes.mjs";
+import { keccak_256 } from "@noble/hashes/sha3.js";
+
+import { concat, hex, unhex, utf8 } from "../bytes.mjs";
 import { Refused } from "../refused.mjs";
 import { publicKey } from "../sealed_box.mjs";
+import { checkHead, isSealedLength, open, sealedOf } from "../sealed_stream.mjs";
 import { canonical, parse } from "../strict_json.mjs";
 
-export const vectors = "envelope.json";
+function checkContainer(one) {
+  const sealed = sealedOf(one);
+  checkHead(sealed);
+  if (!isSealedLength(sealed.length)) throw new Refused("bad_container");
+  const ctHash = keccak_256(sealed.subarray(81));
+  const c = keccak_256(concat(sealed.subarray(0, 81), ctHash));
+  if (hex(c) !== one.c) throw new Refused("commitment_mismatch");
+  strictEqual(hex(ctHash), one.ct_hash);
+  strictEqual(hex(sealed.subarray(1, 81)), one.seed_wrap);
+  open(one, "svc-dek-v1", one.owner, sealed);
+}
 
 const isHex = (length) => (value) =>
   typeof value === "string" && value.length === 2 + 2 * length && /^0x[0-9a-f]*$/.test(value);
@@ -33,7 +46,7 @@ function isWellFormed(text, { required, optional }) {
   return Object.entries(value).every(([name, field]) => (required[name] ?? optional[name])?.(field) ?? false);
 }
 
-export function accept(one) {
+function checkEnvelope(one) {
   const format = FORMATS[one.kind];
   let wellFormed = false;
   try {
@@ -45,3 +58,15 @@ export function accept(one) {
   deepStrictEqual(JSON.parse(one.text), one.fields);
   strictEqual(canonical(one.fields), one.text);
 }
+
+function checkResult(one) {
+  const sealed = sealedOf(one);
+  checkHead(sealed);
+  open(one, "svc-result-v1", one.job_id, sealed);
+}
+
+export const checks = {
+  "container.json": checkContainer,
+  "envelope.json": checkEnvelope,
+  "result.json": checkResult,
+};
