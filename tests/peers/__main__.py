@@ -19,7 +19,7 @@ from tests.peers.peer import Peer
 from tests.support.requirements import made, npm, require
 
 LIST: Final = "list"
-_NPM: Final = ("peers/signers", "peers/postgres", "peers/strangers/openai", "peers/node")
+_NPM: Final = ("peers/postgres", "peers/strangers/openai", "peers/node")
 _HEADS: Final = ("peer", "version", "held", "result", "seconds")
 
 

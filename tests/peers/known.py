@@ -109,9 +109,9 @@ def _signer(name: str) -> Peer:
     return Peer(
         name,
         "as a wallet: what it signs is mined, what we sign it verifies",
-        lambda: _node_version("peers/signers", name),
+        lambda: _node_version("peers/node", name),
         lambda: by_tests(name, f"{IN}/peers/signers.py", "-k", name),
-        lambda: _without_node("peers/signers"),
+        lambda: _without_node("peers/node"),
     )
 
 

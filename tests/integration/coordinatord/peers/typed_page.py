@@ -71,7 +71,7 @@ class Deployment:
 
 @attrs.frozen
 class Library:
-    """One of the libraries of tests/peers/signers."""
+    """One of the libraries of tests/peers/node."""
 
     name: str
     process: "subprocess.Popen[str]"
@@ -96,7 +96,7 @@ class Library:
 
 @contextmanager
 def library(name: str) -> Iterator[Library]:
-    command = (shutil.which("node") or "node", str(ROOT / "tests" / "peers" / "signers" / "sign.mjs"))
+    command = (shutil.which("node") or "node", str(ROOT / "tests" / "peers" / "node" / "sign.mjs"))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Library(name, process)
