@@ -67,12 +67,14 @@ async def test_embeddings_come_in_the_encoding_that_was_asked_for(market: Served
 
 
 async def test_images_are_ordered_by_size_and_number(market: ServedMarket, tmp_path: Path) -> None:
-    asked = {"model": "demo/image", "prompt": "a seal", "n": 2, "size": "512x256", "response_format": "url"}
+    asked = {"model": "demo/image", "prompt": "a seal", "n": 2, "size": "512x256"}
     async with market.served(tmp_path) as caller:
-        heard = await caller.post("/v1/images/generations", asked)
-    (job,) = market.jobs.values()
+        heard = await caller.post("/v1/images/generations", {**asked, "response_format": "url"})
+        (job,) = market.jobs.values()
+        whole = await caller.post("/v1/images/generations", asked)
     assert job.input == {"prompt": "a seal", "num_images": 2, "width": 512, "height": 256}
     assert heard.json["data"] == [{"url": "data:image/png;base64,iVBORw0KGgo="}] * 2
+    assert whole.json["data"] == [{"b64_json": "iVBORw0KGgo="}] * 2
 
 
 async def test_callers_identity_is_not_sealed(market: ServedMarket, tmp_path: Path) -> None:
