@@ -28,7 +28,7 @@ PLANS: Final = {
             Post(at=217.6, window=120, length=3500),
         ),
         faults=(Fault(at=185.6, place="poll", kind="hang", seconds=32.2), Fault(245.4, "index", "for a time", 39.7)),
-    )
+    ),
 }
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.simulation.coordinator.clocks import real_monotonic
-from tests.simulation.coordinator.faults import planned
 from tests.simulation.coordinator.ground import Ground, ground
+from tests.simulation.coordinator.planning import planned
 from tests.simulation.coordinator.run import Outcome, simulate
 from tests.simulation.plan import Fault, Kill, Plan, Post
 from tests.simulation.shrinking import kinds_of, shrunk
@@ -101,7 +101,11 @@ def _shortened(outcome: Outcome, given: Ground | None = None) -> str:
     """Return the shortest plan found that fails in the same way, ignoring job numbers."""
     wanted = kinds_of(outcome.broken)
     standing = given or _grounds[0]
-    short = shrunk(outcome.plan, lambda plan: bool(wanted & kinds_of(simulate(plan, standing).broken)), _SHRINKING_RUNS)
+    short = shrunk(
+        outcome.plan,
+        lambda plan: bool(wanted & kinds_of(simulate(plan, standing).broken)),
+        _SHRINKING_RUNS,
+    )
     broken = simulate(short, standing).broken
     return "\n".join(
         [f"the same, shrunk from {outcome.plan.parts} parts to {short.parts}:", str(short), *(f"  {b}" for b in broken)]

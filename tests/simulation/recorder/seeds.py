@@ -31,10 +31,10 @@ from tests.simulation.coordinator import lives, run
 from tests.simulation.coordinator.actors import Provider, Told
 from tests.simulation.coordinator.chain import SimulatedChain
 from tests.simulation.coordinator.exchange import Exchange
-from tests.simulation.coordinator.faults import planned
 from tests.simulation.coordinator.ground import Ground
 from tests.simulation.coordinator.lives import LIFE, Front
 from tests.simulation.coordinator.loop import SimulatedLoop
+from tests.simulation.coordinator.planning import planned
 from tests.simulation.coordinator.postgres import SimulatedServer
 from tests.simulation.coordinator.store import SimulatedStore
 from tests.simulation.determinism import SeededBytes
