@@ -12,7 +12,6 @@ import pytest
 
 import svc as package
 from svc.client import Client
-from svc.errors import OrderRefused
 from tests.e2e.conftest import Market
 
 _README = Path(package.__path__[0]).parent / "README.md"
@@ -66,24 +65,3 @@ async def test_designated_and_open_jobs_come_back_opened(client: Client) -> None
     offered = await client.run(_MODEL, "for anybody", window="async", rate_in=asks[0], rate_out=asks[1], timeout=120)
     assert (designated.output, offered.output) == ({"input": "for one provider"}, {"input": "for anybody"})
     assert (designated.job.svc.designated > 0, offered.job.svc.designated) == (True, 0)
-
-
-async def test_images_and_embeddings_are_bought(client: Client) -> None:
-    image = await client.run("demo/image-small", {"prompt": "a cat", "num_images": 2}, window="1m", timeout=120)
-    assert [list(row) for row in image.output["data"]] == [["b64_json"]] * 2
-    embedded = await client.run("demo/embed-small", {"input": ["a", "b"]}, window="1m", timeout=120)
-    assert [len(row["embedding"]) for row in embedded.output["data"]] == [64, 64]
-
-
-async def test_text_for_an_image_model_is_refused_before_payment(client: Client) -> None:
-    with pytest.raises(OrderRefused, match="demo/image-small makes images: set num_images, width or resolution"):
-        await client.run("demo/image-small", "a cat", window="1m")
-
-
-async def test_batch_comes_back_in_file_order(client: Client) -> None:
-    lines = [{"custom_id": str(n), "body": {"model": _MODEL, "input": f"line {n}"}} for n in range(5)]
-    prepared = await client.batches.prepare(lines, window="1h")
-    ended = await client.batches.wait((await client.batches.create(prepared)).id, every=0.2, timeout=120)
-    results = [one async for one in client.batches.results(ended, custom_ids=prepared.custom_ids)]
-    assert [one.custom_id for one in results] == ["0", "1", "2", "3", "4"]
-    assert [one.result.output["input"] for one in results if one.result] == [f"line {n}" for n in range(5)]
