@@ -52,10 +52,13 @@ def made_spans() -> Iterator["InMemorySpanExporter"]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, obj: Any) -> None:
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: Any) -> None:
     """Run each async test on anyio's backend, if it is not marked for trio."""
+    if not collector.istestfunction(obj, name):
+        return
+    function = obj.hypothesis.inner_test if hasattr(obj, "hypothesis") else obj
     marks = [*collector.iter_markers(), *getattr(obj, "pytestmark", ())]
-    if iscoroutinefunction(obj) and not any(mark.name == "trio" for mark in marks):
+    if iscoroutinefunction(function) and not any(mark.name == "trio" for mark in marks):
         pytest.mark.anyio(obj)
 
 

@@ -16,8 +16,6 @@ from common.daemon.operators_port import UNREAD_RESPONSE_TIMEOUT_MS, bind_operat
 from coordinatord.run.operators_port import MetricsHistory, operators_app, serve_operators
 from svcd.stages.health import DaemonHealth, serve_metrics
 
-pytestmark = pytest.mark.anyio
-
 SCRAPE = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n"
 Serve = Callable[[socket.socket], Awaitable[None]]
 

@@ -61,7 +61,6 @@ def test_claim_is_resent_after_sign_in_but_not_when_reoffered(waited: float, sai
         ("ProviderRegistry", "provider", [abi.uint(7)], {"boxKey": SecretKey(b"\2" * 32).public.raw, "listed": True}),
     ],
 )
-@pytest.mark.anyio
 async def test_node_of_the_market_answers_the_reads_of_a_provider(
     registry: str, function: str, words: list[bytes], expected: dict[str, object]
 ) -> None:

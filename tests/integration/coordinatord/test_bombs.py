@@ -21,8 +21,6 @@ from devnet.ports import LOOPBACK
 from tests.support.faults.bomb_server import BombServer, bomb_server, flat_memory
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
-pytestmark = pytest.mark.anyio
-
 NAMED = r"content encoding gzip, gzip"
 SECRET = Secret("s")
 

@@ -11,8 +11,6 @@ from coordinatord.run.checks.database import replication_row
 from coordinatord.run.checks.parts import CheckPart, run_parts
 from coordinatord.storage.database.replication_sql import Replication
 
-pytestmark = pytest.mark.anyio
-
 
 async def hangs() -> AsyncIterator[CheckRow]:
     yield right("first", "seen before it hung")

@@ -24,9 +24,6 @@ from coordinatord.base.outcomes import SessionRow
 from coordinatord.http.routing import Request
 from coordinatord.http.streaming import StreamedResponse
 
-pytestmark = pytest.mark.anyio
-
-
 CONTAINER = seal(SecretKey(b"\x07" * 32).public, 1, b"\x01" * 20, b"\x02" * 20, b"payload" * 20_000)
 
 

@@ -14,9 +14,6 @@ from coordinatord.api.events.messages import HEARTBEAT, event_message
 from coordinatord.api.events.progress_hub import MAX_READ_PAUSE_S, ProgressHub
 from coordinatord.base.errors import Retryable
 
-pytestmark = pytest.mark.anyio
-
-
 JOB, OWNER = b"\x07" * 32, b"\xaa" * 20
 
 

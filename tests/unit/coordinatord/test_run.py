@@ -33,9 +33,6 @@ from coordinatord.run.limits import Limits
 from coordinatord.run.operators_port import MetricsHistory
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
-pytestmark = pytest.mark.anyio
-
-
 BOOK = read_config(ENVIRONMENT).addresses
 
 

@@ -16,8 +16,6 @@ from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.views import Reverted, View
 from tests.support.fakes.rpc_node import RpcFault, RpcNode
 
-pytestmark = pytest.mark.anyio
-
 REGISTRY, OPERATOR = b"\x11" * 20, b"\x22" * 20
 REVERT = {"code": 3, "message": "execution reverted", "data": "0x1234"}
 BROKEN = {"code": -32603, "message": "internal error"}

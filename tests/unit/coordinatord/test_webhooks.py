@@ -19,9 +19,6 @@ from coordinatord.api.webhooks.destinations import (
 )
 from coordinatord.base.http_client import NoResponse
 
-pytestmark = pytest.mark.anyio
-
-
 PUBLIC = ("1.1.1.1", "8.8.8.8", "93.184.215.14", "172.15.0.1", "172.32.0.1", "2606:4700:4700::1111", "2a00:1450::1")
 PRIVATE = (
     "127.0.0.1", "127.255.0.9", "0.1.2.3", "10.0.0.1", str(ipaddress.IPv4Address(0)),

@@ -33,7 +33,7 @@ from tests.support.fakes.budgets import UNLIMITED
 from tests.support.invariants.budgets import budget_violations
 from tests.support.invariants.exits import exit_violations
 
-pytestmark = [pytest.mark.anyio, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 SECONDS: Final = float(os.environ.get("ABUSE_SECONDS", "8"))
 ROUNDS: Final = 2 if SECONDS < 60 else 4  # of quiet and attack, alternating

@@ -15,8 +15,6 @@ from coordinatord.base.http_client import HttpClient, NoResponse, open_http, sys
 from coordinatord.chain.rpc.client import open_transport
 from tests.support.faults.forward_proxy import ForwardProxy, forward_proxy
 
-pytestmark = pytest.mark.anyio
-
 MIB = 1 << 20
 CONTENT = [bytes([n]) * MIB for n in range(32)]
 SIZE = len(CONTENT) * MIB

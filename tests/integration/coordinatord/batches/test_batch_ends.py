@@ -20,8 +20,6 @@ from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged, until
 from tests.support.invariants.batches import broken_batches
 
-pytestmark = pytest.mark.anyio
-
 END_WINDOW = "update batches set expires_at = clock_timestamp() where id = $1"
 
 

@@ -2,7 +2,6 @@
 
 import anyio
 import httpx
-import pytest
 
 from common.scalars import base64_of
 from tests.integration.coordinatord.scene.batching import CREATE, Batching
@@ -11,8 +10,6 @@ from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Stage, until
 from tests.support.invariants.batches import broken_batches
-
-pytestmark = pytest.mark.anyio
 
 
 async def settle(provider: Party, job: str) -> None:

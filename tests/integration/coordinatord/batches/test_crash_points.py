@@ -24,8 +24,6 @@ from tests.support.invariants.batches import broken_batches
 from tests.support.invariants.jobs import job_violations
 from tests.support.invariants.relays import relay_violations
 
-pytestmark = pytest.mark.anyio
-
 APART: Final = os.environ.get("CRASH_POINTS") == "apart"
 _BATCHES: Final = "coordinatord/api/batches/"
 # Modules in which crashes must occur: from reading lines to writing output files.

@@ -18,9 +18,6 @@ from coordinatord.api.book.reliability_sql import ALL_MODELS, ReliabilityCounter
 from coordinatord.storage.database.connections import Connection, Database
 from tests.integration.coordinatord.book.market_rows import add_jobs, market
 
-pytestmark = pytest.mark.anyio
-
-
 NOW = 10_000_000
 SETTLED, FAILED, RECLAIMED, CANCELLED = 1, 3, 4, 2
 Sums = dict[tuple[int, int], tuple[int, int, int, int | None, int | None]]

@@ -1,11 +1,7 @@
-import pytest
-
 from tests.integration.coordinatord.scene.faults import method, node_error, unreachable
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Stage, until
-
-pytestmark = pytest.mark.anyio
 
 JOB = "0x" + "12" * 32
 INDEX_BACKED = (

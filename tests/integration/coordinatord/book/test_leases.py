@@ -22,9 +22,6 @@ from coordinatord.storage.database.connections import Connection, Database, open
 from coordinatord.storage.database.snapshot_sql import Snapshot
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, market
 
-pytestmark = pytest.mark.anyio
-
-
 # A claim of provider 1 waits for advisory lock 1 after it has locked the offer.
 _PAUSE_BEFORE_LEASE = """
     create function pause() returns trigger language plpgsql as $$ begin

@@ -29,9 +29,6 @@ from tests.integration.coordinatord.book.market_rows import (
     owner_of,
 )
 
-pytestmark = pytest.mark.anyio
-
-
 HISTORY, OPEN, MODELS, PROVIDERS = 20_000, 300, 2, 3
 LIMIT: Final = 20
 _STATES: Final = {"Open": 0, "Claimed": 1, "Settled": 2, "Cancelled": 3}

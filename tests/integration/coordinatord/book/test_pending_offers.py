@@ -1,7 +1,6 @@
 """Jobs offered while their post is under way: recipients, duration, and their claims."""
 
 import anyio
-import pytest
 
 from common.quotes import FeeTerms, amount
 from tests.integration.coordinatord.relayer.mining import money_moves, until_pooled
@@ -16,8 +15,6 @@ from tests.integration.coordinatord.scene.unmined import (
     posting,
     until_true,
 )
-
-pytestmark = pytest.mark.anyio
 
 _LEASED = "select provider_id from leases where job_id = $1 and expires_at > clock_timestamp()"
 

@@ -17,8 +17,6 @@ from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Seen, Stage, until
 from tests.integration.coordinatord.scene.streams import streams_of
 
-pytestmark = pytest.mark.anyio
-
 
 async def poll(who: Party, query: str) -> list[str]:
     answer = await who.http.get(f"/evm/jobs?{query}", headers=who.authorization)

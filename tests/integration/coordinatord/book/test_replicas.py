@@ -17,8 +17,6 @@ from tests.integration.conftest import Services
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage, configured, staged
 
-pytestmark = pytest.mark.anyio
-
 READS = ("/evm/jobs", "/evm/jobs/summary?owner={owner}", "/evm/jobs/{job}", "/evm/providers", "/evm/providers/1")
 READS += ("/evm/asks", "/evm/asks/floors", "/evm/allowlist", "/v1/models", "/evm/models")
 

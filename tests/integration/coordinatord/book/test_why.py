@@ -20,8 +20,6 @@ from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.specification import MALFORMED
 from tests.integration.coordinatord.scene.stage import Stage
 
-pytestmark = pytest.mark.anyio
-
 PROVIDERS, JOBS, BOOKS = 9, 24, 6
 LIVENESS_MS = 15_000
 UNFIT = {"model_disabled", "not_listed", "model_not_allowed", "not_live", "no_ask", "window", "price", "designated"}

@@ -16,8 +16,6 @@ from coordinatord.chain.rpc.client import open_transport
 from devnet.anvil import Anvil
 from tests.support.fakes.chain import FakeChain
 
-pytestmark = pytest.mark.anyio
-
 Serve = Callable[[anyio.abc.SocketStream], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n"
 

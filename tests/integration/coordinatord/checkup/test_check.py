@@ -45,8 +45,6 @@ from tests.support.faults.rpc_proxy import (
     rpc_proxy,
 )
 
-pytestmark = pytest.mark.anyio
-
 WELL = {
     "settings": CheckResult.RIGHT,
     "variables": CheckResult.RIGHT,

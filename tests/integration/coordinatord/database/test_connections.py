@@ -28,8 +28,6 @@ from coordinatord.storage.database.notices import (
 from coordinatord.storage.database.prepared import PreparedConnection, PreparedPool
 from devnet.postgres import Postgres
 
-pytestmark = pytest.mark.anyio
-
 
 async def _refusal(dsn: str, kind: type[Exception]) -> str:
     with pytest.raises(kind, match="DATABASE_URL") as stopped:

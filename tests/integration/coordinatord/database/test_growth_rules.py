@@ -12,8 +12,6 @@ from coordinatord.run import janitor
 from coordinatord.storage.database import removal_sql
 from tests.integration.coordinatord.scene.stage import Stage
 
-pytestmark = pytest.mark.anyio
-
 DAY: Final = 86_400
 
 

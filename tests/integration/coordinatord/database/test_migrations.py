@@ -13,8 +13,6 @@ from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.migration import Migration, migrate
 from devnet.postgres import Postgres
 
-pytestmark = pytest.mark.anyio
-
 Install = Callable[..., None]
 
 TABLE = (900, "-- least release: 0.1.0\ncreate table t (a integer); insert into t values (1), (1)")

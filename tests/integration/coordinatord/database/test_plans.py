@@ -15,8 +15,6 @@ import pytest
 
 from tests.integration.coordinatord.database.tables import FILLED, SHORT, Statement, fill, statements
 
-pytestmark = pytest.mark.anyio
-
 PAGE: Final = 1_000  # rows: the largest page of a list, or a few of them
 TIMES: Final = 100
 # Bounded by work under way, by a window, by the catalogue or by providers. These tables keep their filled size.

@@ -14,8 +14,6 @@ from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.connections import Connection, Database, open_database
 from tests.support.faults.tcp_proxy import TcpProxy, tcp_proxy
 
-pytestmark = pytest.mark.anyio
-
 TIMEOUT_S = 0.3
 GIVEN_UP = 5.0  # limit until a caller gets an error
 

@@ -20,8 +20,6 @@ from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage
 from tests.support.faults.crash_points import CrashPoints
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:

@@ -35,9 +35,6 @@ from tests.integration.coordinatord.scene.running import Coordinator, running, s
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, environment, staged
 
-pytestmark = pytest.mark.anyio
-
-
 FIRST, SECOND, THIRD = (GenerationRow(bytes([n]) * 32, 1000 * n) for n in (1, 2, 3))
 NOW = 10_000
 EVERYTHING = 2**63 - 1

@@ -16,8 +16,6 @@ from tests.integration.coordinatord.scene.faults import node_error, status, unre
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged
 
-pytestmark = pytest.mark.anyio
-
 HANDOVER = "POST /handover"
 CHANNEL = SecretKey.generate()
 OPERATOR = Wallet(bytes.fromhex(OPERATOR_KEY))

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import anyio
-import pytest
 
 from common.scalars import base64_of
 from devnet.accounts import DevWallet
@@ -11,8 +10,6 @@ from devnet.contracts import connect_to_chain, contract_at
 from devnet.world import World
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage, until
-
-pytestmark = pytest.mark.anyio
 
 
 async def providers(world: World, sender: str, method: str, *arguments: object) -> None:

@@ -1,6 +1,7 @@
 import secrets
 import time
 
+import anyio
 import attrs
 import httpx
 import pytest
@@ -18,8 +19,6 @@ from tests.integration.coordinatord.scene.faults import node_error, status, unre
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Stage
-
-pytestmark = pytest.mark.anyio
 
 RELEASE = "POST /release"
 ANNOUNCED, RETIRED = bytes.fromhex("0a" * 32), bytes.fromhex("0b" * 32)
@@ -185,3 +184,37 @@ async def test_release_of_a_shallow_claim_is_retryable(client: Party, provider: 
 @shows("POST /handover", 403, "escrow_handover_disabled")
 async def test_static_escrow_hands_nothing_over(stage: Stage) -> None:
     assert code(await stage.http.post("/handover", json={})) == (403, "escrow_handover_disabled")
+
+
+async def test_flood_of_releases_causes_few_node_requests(
+    client: Party, stranger: Party, provider: Party, stage: Stage
+) -> None:
+    containers = [client.container(PAYLOAD, ESCROW) for _ in range(3)]
+    jobs = [await claimed(client, provider, container) for container in containers]
+    answers: dict[str, list[httpx.Response]] = {"released": [], "refused": [], "normal": []}
+    asked = 0
+
+    def count(request: httpx.Request) -> None:
+        nonlocal asked
+        asked += b"eth_call" in request.content
+
+    async def ask(kind: str, path: str, body: Body | None) -> None:
+        method = "GET" if body is None else "POST"
+        answers[kind].append(await stage.http.request(method, path, json=body))
+
+    with stage.node.answering(count):
+        async with anyio.create_task_group() as tasks:
+            for n in range(300):
+                job, container = jobs[n % 3], containers[n % 3]
+                tasks.start_soon(ask, "released", "/release", provider.release(job, container, RESPONSE.public))
+                unknown = "0x" + secrets.token_hex(32)
+                tasks.start_soon(ask, "refused", "/release", stranger.release(unknown, container, RESPONSE.public))
+                tasks.start_soon(ask, "refused", "/release", stranger.release(job, container, RESPONSE.public))
+                if n % 10 == 0:
+                    tasks.start_soon(ask, "normal", f"/v1/jobs/{job}", None)
+                    tasks.start_soon(ask, "normal", "/key", None)
+            await client.post()
+    assert {answer.status_code for answer in answers["released"]} == {200}
+    assert {answer.status_code for answer in answers["refused"]} == {403, 404}
+    assert {answer.status_code for answer in answers["normal"]} == {200}
+    assert asked < 100, "reads of the chain that wait for one another are one request"

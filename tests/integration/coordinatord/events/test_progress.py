@@ -4,7 +4,6 @@ from typing import Any
 
 import anyio
 import httpx
-import pytest
 
 from common.scalars import base64_of
 from tests.integration.coordinatord.relayer.mining import authorization_cancelled, money_moves, until_pooled
@@ -13,8 +12,6 @@ from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Stage, configured, staged, until
 from tests.integration.coordinatord.scene.streams import Streams
 from tests.integration.coordinatord.scene.unmined import mined_again, no_blocks, polling, until_true
-
-pytestmark = pytest.mark.anyio
 
 NO_JOB = "0x" + "12" * 32
 ASYNC = {"prefer": "handling=lenient, respond-async; wait=1"}

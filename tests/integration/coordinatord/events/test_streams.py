@@ -21,8 +21,6 @@ from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Stage, until
 from tests.integration.coordinatord.scene.streams import Streams
 
-pytestmark = pytest.mark.anyio
-
 
 async def append(database: Database, *jobs: int, model: int = 1, kind: EventKind = EventKind.POSTED) -> list[int]:
     """Append events of this many jobs. Return their ids."""

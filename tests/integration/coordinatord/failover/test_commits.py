@@ -16,8 +16,6 @@ from coordinatord.storage.database.terms_sql import begin_term
 from coordinatord.storage.database.transactions import CommitUnconfirmed, transaction
 from tests.integration.coordinatord.failover.servers import Pair, cut_replication, frozen, until_replayed
 
-pytestmark = pytest.mark.anyio
-
 _VISIBLE = "select count(*) from written"
 _INSERT = "insert into written values (1)"
 _WAITING = "select pid from pg_stat_activity where wait_event = 'SyncRep'"

@@ -30,8 +30,6 @@ from tests.integration.coordinatord.faults.place import Place
 from tests.integration.coordinatord.scene.stage import environment, until
 from tests.support.programs.found import program
 
-pytestmark = pytest.mark.anyio
-
 FOUND_WITHIN_S = 6.0  # one statement timeout, one host timeout, and slack
 
 

@@ -31,8 +31,6 @@ from tests.integration.coordinatord.faults.place import Place
 from tests.integration.coordinatord.faults.witnesses import at_work, posted_again
 from tests.support.fakes.page_shell import PageShell, chapter
 
-pytestmark = pytest.mark.anyio
-
 WRITES_BACK_S = 2.0  # after the promotion
 WRITTEN_WITHIN_S = 15.0
 _BEGUN = f"select timeline = {TIMELINE_SQL} from server_epoch"  # noqa: S608 - constants

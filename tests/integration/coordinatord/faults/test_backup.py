@@ -13,7 +13,7 @@ from tests.integration.coordinatord.faults.place import Place
 from tests.integration.coordinatord.scene.stage import until
 from tests.support.fakes.page_shell import chapter
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 PROJECT = Path(__file__).parents[4]
 PAGE = PROJECT / "docs" / "operators" / "maintenance.md"

@@ -23,8 +23,6 @@ from tests.support.invariants.batches import broken_batches
 from tests.support.invariants.jobs import job_violations
 from tests.support.invariants.relays import relay_violations
 
-pytestmark = pytest.mark.anyio
-
 KILLS, LINES, MAX_OPEN_LINES = 10, 300, 20
 
 

@@ -30,7 +30,7 @@ from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, 
 from tests.integration.coordinatord.webhooks.receiver import receiving
 from tests.support.faults.foreign_errors import ForeignErrors, logged_exceptions
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 SETTINGS: Final = {"WEBHOOKS_KEY": "5e" * 32, "WEBHOOKS_PRIVATE": "allow"}
 QUIET_ROUNDS: Final = 3  # rounds without a new place, after which all places count as covered

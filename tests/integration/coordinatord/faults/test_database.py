@@ -27,8 +27,6 @@ from tests.integration.coordinatord.scene.stage import Stage, configured, staged
 from tests.integration.coordinatord.scene.tabs import POST, path_of
 from tests.support.faults.full_disk import fill, mounted_disk
 
-pytestmark = pytest.mark.anyio
-
 
 @asynccontextmanager
 async def exhausted(stage: Stage) -> AsyncIterator[None]:

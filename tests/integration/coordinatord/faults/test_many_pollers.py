@@ -24,8 +24,6 @@ from tests.integration.coordinatord.faults.load import submissions
 from tests.integration.coordinatord.faults.place import Place
 from tests.support.faults.polling_crowd import token
 
-pytestmark = pytest.mark.anyio
-
 POLLERS, JOBS = int(os.environ.get("POLLERS", "2000")), 12
 PAUSE = POLLERS / 500  # seconds between a provider's polls: five hundred per second in total
 MEMORY_OF_ONE = 64 * 1024  # bytes of the coordinator's memory per poller and connection

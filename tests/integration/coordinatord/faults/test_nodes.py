@@ -10,8 +10,6 @@ import pytest
 from tests.integration.coordinatord.faults.place import Place
 from tests.support.faults.rpc_proxy import ANY, Hang, HttpStatus, rpc_proxy
 
-pytestmark = pytest.mark.anyio
-
 QUESTIONS = 100
 
 

@@ -27,7 +27,7 @@ from tests.support.faults.full_disk import full_disk
 from tests.support.faults.name_server import NameServer
 from tests.support.faults.tcp_proxy import TcpProxy, tcp_proxy
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 StartTrading = Callable[..., AbstractAsyncContextManager[TradingMarket]]
 

@@ -16,8 +16,6 @@ from tests.integration.coordinatord.scene.stage import Stage, configured, staged
 from tests.support.cid_store import running_cid_store
 from tests.support.faults.full_disk import fill, mounted_disk
 
-pytestmark = pytest.mark.anyio
-
 
 @asynccontextmanager
 async def own_stage(place: Place, data: Path, logs: Path) -> AsyncIterator[Stage]:

@@ -11,8 +11,6 @@ from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.scene.party import Body
 from tests.integration.coordinatord.scene.stage import configured, staged
 
-pytestmark = pytest.mark.anyio
-
 CLIENTS, JOBS_EACH = 6, 5
 
 

@@ -24,7 +24,7 @@ from tests.integration.coordinatord.scene.escrows import claimed, code, opened, 
 from tests.support.cid_store import running_cid_store
 from tests.support.fakes.page_shell import chapter, way_back
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 OPERATOR = "0a" * 32
 # Rotating there and back doubles the restarts. Chapters of one process always do it, the others only in `make

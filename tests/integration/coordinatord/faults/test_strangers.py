@@ -14,8 +14,6 @@ from tests.integration.coordinatord.faults.place import Place
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.server.serving import ORIGIN, Raw
 
-pytestmark = pytest.mark.anyio
-
 SETTINGS = {
     "body_stall_timeout_s": 2,
     "connections_per_caller": 10,

@@ -20,8 +20,6 @@ from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage, configured, staged
 from tests.support.invariants.funds import read_uint
 
-pytestmark = pytest.mark.anyio
-
 SLA = 60
 CLAIMED = 1
 

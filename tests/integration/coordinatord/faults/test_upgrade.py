@@ -21,8 +21,6 @@ from tests.integration.coordinatord.scene.running import running, start
 from tests.integration.coordinatord.scene.stage import environment
 from tests.support.faults.next_release import ADDED
 
-pytestmark = pytest.mark.anyio
-
 ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs" / "operators" / "maintenance.md"
 MIGRATIONS = "coordinatord/storage/database/migrations/*.sql"  # those of a release never change

@@ -16,8 +16,6 @@ from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Stage
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def stage_settings() -> dict[str, object]:

@@ -14,8 +14,6 @@ from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage, until
 from tests.support.fakes.submissions import jsonl
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def sdk(stage: Stage, batching: Batching) -> openai.AsyncOpenAI:

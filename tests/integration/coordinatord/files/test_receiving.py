@@ -23,8 +23,6 @@ from tests.integration.coordinatord.scene.faults import Faults
 from tests.support.fakes.streamed import http_over
 from tests.support.faults.upload_process import upload_process
 
-pytestmark = pytest.mark.anyio
-
 MIB = 1 << 20
 OWNER = b"\x01" * 20
 RETENTION = 2_592_000

@@ -17,8 +17,6 @@ from tests.integration.coordinatord.scene import relay_ends
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage
 
-pytestmark = pytest.mark.anyio
-
 
 def one_byte(job: bytes) -> NewObject:
     return NewObject(container_key(job), job, 1, b"\0" * 32, b"")

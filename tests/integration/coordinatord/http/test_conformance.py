@@ -2,14 +2,10 @@
 
 from typing import Final
 
-import pytest
-
 from tests.conformance.coordinator import Trial, try_coordinator
 from tests.conformance.verdicts import Report
 from tests.integration.coordinatord.scene.shows import shows_each
 from tests.integration.coordinatord.scene.stage import Stage
-
-pytestmark = pytest.mark.anyio
 
 SHOWN: Final = {
     "GET /healthz": "200",

@@ -23,8 +23,6 @@ from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.stage import Stage
 from tests.support.fakes.market import GATEWAY, URL, Market
 
-pytestmark = pytest.mark.anyio
-
 MODEL, WINDOW = 1, 600
 RESPONSE: Final = SecretKey(b"\x66" * 32)
 # Members that a provider acts on.

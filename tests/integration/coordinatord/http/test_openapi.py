@@ -17,9 +17,6 @@ from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.specification import SPECIFICATION
 from tests.integration.coordinatord.scene.stage import Stage
 
-pytestmark = pytest.mark.anyio
-
-
 Schema = dict[str, Any]
 
 _JUNK = st.one_of(

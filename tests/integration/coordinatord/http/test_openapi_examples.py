@@ -24,8 +24,6 @@ from tests.integration.coordinatord.scene.stage import Stage
 from tests.support.fakes.submissions import jsonl
 from tests.support.openapi import OPENAPI
 
-pytestmark = pytest.mark.anyio
-
 # Values of any shape, defined by the operator or the market.
 THEIR_OWN = {"params_schema", "entry", "metadata", "evidence", "gateway_url"}
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -19,8 +19,6 @@ from tests.integration.coordinatord.scene.running import Coordinator, running, s
 from tests.integration.coordinatord.scene.stage import configured, environment, until
 from tests.support.faults.tcp_proxy import Trouble, tcp_proxy
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 async def coordinator(world: World, database_url: str) -> AsyncIterator[Coordinator]:

@@ -16,8 +16,6 @@ from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage
 from tests.support.specification_client.client import SpecificationClient, Terms
 
-pytestmark = pytest.mark.anyio
-
 
 async def fulfil(stage: Stage, provider: Party, account: DevWallet, job: str) -> Envelope:
     """Fulfil the job and settle it. Return the envelope that the client sealed."""

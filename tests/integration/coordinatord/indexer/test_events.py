@@ -17,8 +17,6 @@ from tests.integration.coordinatord.indexer.test_expiry import LAST, POSTED, Mar
 from tests.integration.coordinatord.indexer.test_journal import Growing
 from tests.support.fakes.history import GENESIS
 
-pytestmark = pytest.mark.anyio
-
 Told = tuple[str, int, int | None]  # name of the event, its block, and the block of the event that it takes back
 
 

@@ -21,8 +21,6 @@ from tests.integration.coordinatord.indexer.test_journal import follower
 from tests.support.fakes.chain import DECODER, FakeChain
 from tests.support.fakes.history import GENESIS
 
-pytestmark = pytest.mark.anyio
-
 LAST = 4  # last block at whose time the job may be claimed
 OPEN, EXPIRED = (0, 0), (3, 5)
 POSTED = contract_events.JobPosted(

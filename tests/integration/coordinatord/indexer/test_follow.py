@@ -19,8 +19,6 @@ from tests.integration.coordinatord.indexer.moves import address_book
 from tests.integration.coordinatord.indexer.scene import Scene, index_rows, indexing, settings_of
 from tests.support.invariants.index import index_violations
 
-pytestmark = pytest.mark.anyio
-
 NEVER = 3_600_000  # milliseconds: only a notice can wake it
 
 

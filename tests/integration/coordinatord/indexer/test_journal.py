@@ -21,8 +21,6 @@ from tests.integration.coordinatord.indexer.scene import Rows, forget, index_row
 from tests.support.fakes.chain import CHAIN_ID, DECODER, FakeChain
 from tests.support.fakes.history import History
 
-pytestmark = pytest.mark.anyio
-
 AMOUNTS = (0, 1, 9_999, 10_000, 10_001, 99_990_000, 10**12, 10**16 + 1, 2**64, 2**127, 2**128 - 1)
 POSTED = NewJob(
     b"", b"\2" * 20, b"\3" * 32, 5, 60, 1, 2, 3, 2**32 - 1, 7, 2**63 - 1, 7, 65_535, 8, "bafk", b"\4" * 65, 11, 12

@@ -46,8 +46,6 @@ from tests.support.faults.rpc_proxy import (
     withheld_logs,
 )
 
-pytestmark = pytest.mark.anyio
-
 
 @attrs.frozen
 class Behind:

@@ -13,8 +13,6 @@ from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.shows import shows, shows_relay_ends
 from tests.integration.coordinatord.scene.stage import Stage
 
-pytestmark = pytest.mark.anyio
-
 PUT = "PUT /evm/asks"
 QUOTE = (1, 3600, 5, 7)
 

@@ -18,8 +18,6 @@ from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.shows import shows, shows_relay_ends
 from tests.integration.coordinatord.scene.stage import Stage
 
-pytestmark = pytest.mark.anyio
-
 OPS = "POST /evm/ops"
 BURST = 64
 QUEUE_DEPTH = 32

@@ -12,8 +12,6 @@ from devnet.world import World
 from tests.integration.coordinatord.relayer.ops import Ops, raw, signer
 from tests.integration.coordinatord.relayer.running import Stage, stage
 
-pytestmark = pytest.mark.anyio
-
 SLA = 60
 
 

@@ -16,8 +16,6 @@ from tests.integration.coordinatord.scene.new_wallets import fund, wallet_with
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.stage import Stage
 
-pytestmark = pytest.mark.anyio
-
 COST = 3_000 + 75 + 2_000  # of a job from `Party.order`: cap, fee and gas fee
 ROOM = 20_000  # bytes
 BUSY = (429, "busy", "true", True)

@@ -16,9 +16,6 @@ from tests.integration.coordinatord.scene.specification import CONTRACT_ERROR
 from tests.integration.coordinatord.scene.stage import Stage
 from tests.integration.coordinatord.scene.unmined import mined_again, no_blocks, until_true
 
-pytestmark = pytest.mark.anyio
-
-
 TIMES: Final = ("reclaimable_at", "ended_at")
 
 

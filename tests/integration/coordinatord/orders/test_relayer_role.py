@@ -16,8 +16,6 @@ from devnet.world import World
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage, until
 
-pytestmark = pytest.mark.anyio
-
 GRANT = Callable[[bool], Awaitable[None]]
 
 

@@ -19,8 +19,6 @@ from tests.integration.coordinatord.scene.shows import shows, shows_relay_ends
 from tests.integration.coordinatord.scene.specification import CONTRACT_ERROR, MALFORMED
 from tests.integration.coordinatord.scene.stage import Stage, until
 
-pytestmark = pytest.mark.anyio
-
 
 @shows("POST /v1/jobs", 201)
 @shows("POST /v1/jobs", 409, CONTRACT_ERROR)

@@ -16,7 +16,7 @@ from tests.integration.coordinatord.scene.escrows import MOCK
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.support.fakes.submissions import jsonl
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 HERE = ROOT / "tests" / "peers" / "openapi"
 BIN = ROOT / ".venv-peers" / "bin"

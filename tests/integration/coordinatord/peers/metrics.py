@@ -4,13 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
-import pytest
 
 from devnet.app import run_devnet
 from devnet.settings import DevnetSettings
 from tests.integration.promtool import promtool
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_prometheus_accepts_the_metrics_of_running_daemons(tmp_path: Path, held: Callable[[str], None]) -> None:

@@ -16,8 +16,6 @@ from tests.integration.coordinatord.peers.conftest import Served
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.server.test_reverse_proxy import running
 
-pytestmark = pytest.mark.anyio
-
 MIB = 1 << 20
 BEHIND = {"TRUSTED_PROXIES": "127.0.0.1"}
 

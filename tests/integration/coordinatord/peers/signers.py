@@ -21,8 +21,6 @@ from tests.integration.coordinatord.peers.conftest import Served
 from tests.integration.coordinatord.peers.typed_page import TYPES, Deployment, Library, library
 from tests.integration.coordinatord.scene.stage import until
 
-pytestmark = pytest.mark.anyio
-
 LIBRARIES: Final = ("viem", "ethers")
 ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 HISTORIES: Final = 25  # of each type

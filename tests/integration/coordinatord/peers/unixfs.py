@@ -17,8 +17,6 @@ from common.unixfs_blocks import read_unixfs_block
 from tests.integration.coordinatord.peers.conftest import ROOT, Served
 from tests.integration.coordinatord.scene.party import Party
 
-pytestmark = pytest.mark.anyio
-
 DEFAULT: Final = ImportProfile()
 # Nodes with few links, so that a file of some hundred bytes has several layers.
 NARROW: Final = (ImportProfile(1, 2), ImportProfile(4, 2), ImportProfile(5, 3), ImportProfile(64, 174))

@@ -34,8 +34,6 @@ from tests.integration.coordinatord.scene.stage import Stage, configured, staged
 from tests.support.fakes.kubo import KuboNode, running_kubo
 from tests.support.fakes.plain_s3 import PlainS3, running_plain_s3
 
-pytestmark = pytest.mark.anyio
-
 KINDS = ["filebase", "s3", "kubo"]
 LARGE = MAX_SINGLE_REQUEST_BYTES + PART_BYTES
 of_each = pytest.mark.parametrize("server", ["s3", "kubo"], indirect=True)

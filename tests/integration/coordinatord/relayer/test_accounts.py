@@ -1,7 +1,6 @@
 """Several accounts: without its role, replaced by another, or drained."""
 
 import anyio
-import pytest
 from eth_utils.address import to_checksum_address
 
 from coordinatord.chain.relayer.relaying import RelayMined
@@ -16,8 +15,6 @@ from tests.integration.coordinatord.relayer.mining import mining_by_hand, until_
 from tests.integration.coordinatord.relayer.ops import signer
 from tests.integration.coordinatord.relayer.running import BROADCAST, Scene, mine_until_ended, relay_into
 from tests.integration.coordinatord.scene.stage import configured
-
-pytestmark = pytest.mark.anyio
 
 
 def checksum(account: bytes) -> str:

@@ -17,8 +17,6 @@ from tests.integration.coordinatord.relayer.running import BROADCAST, Scene, Sta
 from tests.support.faults.rpc_proxy import HttpStatus, rpc_proxy
 from tests.support.invariants.relays import relay_violations
 
-pytestmark = pytest.mark.anyio
-
 SLA = 60
 CLAIMED, SETTLED, CANCELLED = 1, 2, 3
 JOB_STATE = "select state from jobs where job_id = $1"

@@ -20,8 +20,6 @@ from tests.integration.coordinatord.relayer.ops import hexed, signer
 from tests.integration.coordinatord.relayer.running import BROADCAST, Scene, mine_until_ended, relay_into
 from tests.support.faults.rpc_proxy import ErrorAnswer, Hang, RefuseTransactions
 
-pytestmark = pytest.mark.anyio
-
 ENDED = "select count(*) = 0 from relays where state in ('queued', 'signed')"
 SIMULATE = "eth_simulateV1"
 _ENDS = (

@@ -34,8 +34,6 @@ from tests.support.faults.rpc_proxy import (
     Truncate,
 )
 
-pytestmark = pytest.mark.anyio
-
 APART: Final = os.environ.get("CRASH_POINTS") == "apart"
 SEND: Final = "eth_sendRawTransaction"
 ANSWERS: Final[dict[str, Fault | None]] = {

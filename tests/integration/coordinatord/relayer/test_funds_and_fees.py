@@ -12,8 +12,6 @@ from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.running import Scene, Stage, mine_until_ended, submit
 from tests.support.faults.rpc_proxy import RefuseTransactions
 
-pytestmark = pytest.mark.anyio
-
 GWEI = 10**9
 CEILING = FeeCeiling(max_fee=20 * GWEI, max_tip=2 * GWEI)
 

@@ -14,8 +14,6 @@ from devnet.world import World
 from tests.integration.coordinatord.relayer.ops import hexed, signer
 from tests.integration.coordinatord.relayer.running import Scene, Stage
 
-pytestmark = pytest.mark.anyio
-
 MANY = 64
 MAX_PLANNED = BLOCK_GAS_LIMIT * 15 // 100  # so that a full block uses 85 % of its gas
 

@@ -30,8 +30,6 @@ from coordinatord.storage.database.connections import Connection, Database
 from tests.integration.coordinatord.book.market_rows import add_jobs, begin_index
 from tests.integration.coordinatord.relayer.running import BOOK, insert_signed
 
-pytestmark = pytest.mark.anyio
-
 CHAIN, ACCOUNT, TARGET = 1, b"\xaa" * 20, b"\x01" * 20
 BLOCK = b"\xbb" * 32
 ALICE, BOB = b"\x0a" * 20, b"\x0b" * 20

@@ -14,8 +14,6 @@ from tests.integration.coordinatord.relayer.running import Scene, Stage, relay_i
 from tests.support.faults.relayer_process import kill_9, relayer_process
 from tests.support.faults.rpc_proxy import Fault, Hang, RpcProxy, SwallowAnswer, rpc_proxy
 
-pytestmark = pytest.mark.anyio
-
 
 @attrs.frozen
 class Waiting:

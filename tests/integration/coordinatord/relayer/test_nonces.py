@@ -14,8 +14,6 @@ from tests.integration.coordinatord.relayer.running import BROADCAST, Scene, Sta
 from tests.support.invariants.nonces import nonce_violations
 from tests.support.invariants.relays import relay_violations
 
-pytestmark = pytest.mark.anyio
-
 
 async def lose_the_nonce(on: Stage, scene: Scene) -> object:
     """Mine a foreign transaction with our nonce, wait until the relayer has seen it, and return its hash."""

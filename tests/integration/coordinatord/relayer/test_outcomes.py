@@ -28,8 +28,6 @@ from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.role_connection import RoleConnection
 from tests.integration.coordinatord.relayer.running import insert_signed, submit
 
-pytestmark = pytest.mark.anyio
-
 CHAIN, ACCOUNT, TARGET = 1, b"\xaa" * 20, b"\x01" * 20
 BLOCK = b"\xbb" * 32
 

@@ -13,8 +13,6 @@ from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import hexed, signer
 from tests.integration.coordinatord.relayer.running import Scene, relay_into
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_the_same_request_again_joins_the_one_under_way(scene: Scene) -> None:
     post = scene.post()

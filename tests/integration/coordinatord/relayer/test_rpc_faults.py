@@ -30,8 +30,6 @@ from tests.support.faults.rpc_proxy import (
     rpc_proxy,
 )
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize(
     ("fault", "code"),

@@ -27,8 +27,6 @@ from tests.integration.coordinatord.scene.stage import environment
 from tests.support.coordinator import config_of
 from tests.support.faults.rpc_proxy import ErrorAnswer, Fault, Hang, HttpStatus, Rewrite, RpcProxy, Truncate, rpc_proxy
 
-pytestmark = pytest.mark.anyio
-
 PASSWORD = "not a good one"
 # A signing program like an operator's. It manages the key itself.
 PROGRAM = """

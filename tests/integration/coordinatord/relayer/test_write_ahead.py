@@ -16,8 +16,6 @@ from tests.integration.coordinatord.relayer.running import Scene, Stage
 from tests.support.faults.rpc_proxy import SwallowAnswer
 from tests.support.faults.write_ahead import WriteAhead
 
-pytestmark = pytest.mark.anyio
-
 
 def send_inside_the_transaction(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plant the fault: send signed bytes at once, and commit their transaction afterwards."""

@@ -13,8 +13,6 @@ from coordinatord.http import responses
 from coordinatord.http.server.connection import Timeouts
 from tests.integration.coordinatord.server.serving import ORIGIN, Served, serving
 
-pytestmark = pytest.mark.anyio
-
 SMUGGLED = b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n"
 
 

@@ -13,8 +13,6 @@ from coordinatord.http.server.connection import MAX_UNREAD_BYTES, Timeouts
 from devnet.ports import LOOPBACK
 from tests.integration.coordinatord.server.serving import Raw, serving, serving_app
 
-pytestmark = pytest.mark.anyio
-
 Answer = tuple[int, list[tuple[bytes, bytes]], list[bytes]]
 LENGTH = (b"content-length", b"2")
 ANSWERS: dict[str, Answer] = {

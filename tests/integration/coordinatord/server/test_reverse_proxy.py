@@ -15,9 +15,6 @@ from devnet.ports import LOOPBACK, is_port_free, pick_free
 from tests.integration.coordinatord.server.serving import Raw, Served, serving
 from tests.support.programs.found import program
 
-pytestmark = pytest.mark.anyio
-
-
 CONF = Path(__file__).parents[4] / "config" / "nginx" / "coordinatord.conf"
 NGINX = os.environ.get("NGINX") or program("nginx")
 

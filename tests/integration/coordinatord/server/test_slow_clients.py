@@ -14,9 +14,6 @@ from coordinatord.http.server.connections import ConnectionLimits
 from devnet.ports import LOOPBACK
 from tests.integration.coordinatord.server.serving import LARGE, Raw, Served, serving
 
-pytestmark = pytest.mark.anyio
-
-
 MANY = 300
 PATIENT = Timeouts(idle_s=600, grace_s=600)
 HASTY = Timeouts(idle_s=0.3, grace_s=0.3, min_bytes_per_s=1 << 30)

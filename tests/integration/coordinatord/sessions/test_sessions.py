@@ -21,8 +21,6 @@ from tests.integration.coordinatord.scene.shows import shows, shows_each
 from tests.integration.coordinatord.scene.specification import SPECIFICATION
 from tests.integration.coordinatord.scene.stage import Stage
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_provider_session_is_bound_to_its_registry_id(stage: Stage, provider: Party) -> None:
     body = await provider.session_body(role="provider")
@@ -237,6 +235,24 @@ async def opened(database: Database, number: int, address: bytes = ADDRESS) -> b
 
     await database.transact(body)
     return token_hash
+
+
+async def test_another_wallets_signature_gives_no_authority(
+    stage: Stage, client: Party, stranger: Party, provider: Party
+) -> None:
+    job = (await client.post())["job_id"]
+    cancelled = await stage.http.post(f"/v1/jobs/{job}/cancel", json=stranger.cancel(job))
+    assert (cancelled.status_code, cancelled.json()["error"]["code"]) == (409, "NotTheOwner")
+    # A provider's session cannot submit an op that another wallet signed.
+    op = await stage.http.post("/evm/ops", json=stranger.claim(job), headers=provider.authorization)
+    assert (op.status_code, op.json()["error"]["type"]) == (403, "invalid_op_signature")
+    asks = stranger.asks(1, (1, 3600, 1, 1))
+    published = await stage.http.put("/evm/asks", json=asks, headers=provider.authorization)
+    assert (published.status_code, published.json()["error"]["code"]) == (403, "not_registered")
+    order = client.order()
+    forged = stranger.order()
+    quoted = await stage.http.post("/v1/jobs", json={**order, "signature": forged["signature"]})
+    assert (quoted.status_code, quoted.json()["error"]["code"]) == (400, "invalid_order_signature")
 
 
 async def test_session_evicted_elsewhere_is_soon_rejected(database: Database) -> None:

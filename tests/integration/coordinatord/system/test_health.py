@@ -1,11 +1,7 @@
-import pytest
-
 from devnet.catalogue import SLA_WINDOWS_S
 from tests.integration.coordinatord.scene.faults import unreachable
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Stage, until
-
-pytestmark = pytest.mark.anyio
 
 
 @shows("GET /readyz", 503)

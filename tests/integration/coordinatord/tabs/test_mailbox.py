@@ -18,8 +18,6 @@ from tests.integration.coordinatord.scene.stage import Stage, configured, staged
 from tests.integration.coordinatord.scene.streams import Stream, Streams, streams_of
 from tests.integration.coordinatord.scene.tabs import POST, path_of, post
 
-pytestmark = pytest.mark.anyio
-
 NO_JOB = "0x" + "12" * 32
 
 

@@ -23,7 +23,7 @@ from tests.support.fakes.browser import Browser, browsing, missing
 
 AT_LENGTH: Final = os.environ.get("WEB_CHECK") == "1"
 LONG: Final = pytest.mark.skipif(not AT_LENGTH, reason="takes a minute: set WEB_CHECK=1")
-pytestmark = [pytest.mark.anyio, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
 _CUT: Final = (
     "[...document.querySelectorAll('.scroll')].filter((each) => !each.closest('details')"

@@ -10,8 +10,6 @@ from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Stage
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_page_and_its_files_come_with_a_policy_and_are_told_once(stage: Stage) -> None:
     names = ("", *(f"web/{name}" for name in PageRoutes(enabled=True).files))

@@ -27,8 +27,6 @@ from coordinatord.storage.database.notices import INDEX_MOVED, Notices
 from tests.integration.coordinatord.webhooks.receiver import Got, Receiver, receiving
 from tests.support.fakes.funded import FUNDED
 
-pytestmark = pytest.mark.anyio
-
 OWNER, OTHER = b"\xaa" * 20, b"\xbb" * 20
 KEY, NEWER_KEY = Secret("11" * 32), Secret("22" * 32)
 

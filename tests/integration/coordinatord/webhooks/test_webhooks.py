@@ -21,8 +21,6 @@ from tests.integration.coordinatord.scene.stage import Stage, until
 from tests.integration.coordinatord.webhooks.receiver import Got, Receiver, receiving
 from tests.support.programs.found import node
 
-pytestmark = pytest.mark.anyio
-
 PAGE = Path(__file__).parents[4] / "docs/developers/webhooks.md"
 
 

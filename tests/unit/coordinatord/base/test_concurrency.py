@@ -12,8 +12,6 @@ from coordinatord.base.errors import Retryable
 from coordinatord.base.startup import StartupRetry
 from coordinatord.base.thread_pipe import thread_pipe
 
-pytestmark = pytest.mark.anyio
-
 
 async def counting(made: list[int], failing_at: int = 100) -> AsyncIterator[int]:
     for n in range(5):

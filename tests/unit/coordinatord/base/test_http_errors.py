@@ -11,8 +11,6 @@ import pytest
 
 from coordinatord.base.http_client import HttpClient, NoResponse, open_http
 
-pytestmark = pytest.mark.anyio
-
 FOREIGN = [
     ssl.SSLError("decryption failed or bad record mac"),
     OSError("no buffer space"),

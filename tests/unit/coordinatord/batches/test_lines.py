@@ -23,8 +23,6 @@ from coordinatord.api.batches.output import error_line, output_file_id, output_l
 from coordinatord.base.errors import Retryable
 from tests.support.fakes.submissions import Body, Submitter
 
-pytestmark = pytest.mark.anyio
-
 
 class Held:
     """A stored file that records the sizes of reads."""

@@ -17,8 +17,6 @@ from tests.support.fakes.event_logs import log_of
 from tests.support.fakes.rpc_node import RpcFault, RpcNode
 from tests.unit.coordinatord.book.polling import HERE, NEXT, POOR, RICH, World, funding, held, looked, row
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_new_jobs_that_cannot_be_paid_are_held_back_and_replaced(world: World) -> None:
     world.leases = [[held(1, owner=POOR), held(2), held(3, is_new=False)], [held(2, is_new=False)]]

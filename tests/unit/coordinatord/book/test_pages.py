@@ -17,8 +17,6 @@ from coordinatord.http.responses import Response
 from coordinatord.http.routing import Request
 from coordinatord.storage.database.snapshot_sql import Snapshot
 
-pytestmark = pytest.mark.anyio
-
 
 def provider_with(evidence: bytes) -> ProviderRow:
     return ProviderRow(

@@ -34,8 +34,6 @@ from tests.unit.coordinatord.book.polling import (
     waited,
 )
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_poll_records_liveness_and_leases_jobs(world: World) -> None:
     world.leases = [[held(1), held(2, is_new=False)]]

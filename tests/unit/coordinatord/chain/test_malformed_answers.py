@@ -29,8 +29,6 @@ from coordinatord.chain.rpc.nodes import Nodes
 from tests.support.fakes.chain import DECODER
 from tests.support.fakes.rpc_node import RpcNode
 
-pytestmark = pytest.mark.anyio
-
 ADDRESS: Final = b"\x02" * 20
 TX: Final = b"\x07" * 32
 HASH: Final = "0x" + "ab" * 32

@@ -14,8 +14,6 @@ from coordinatord.chain.rpc.node import Node, rejects_client
 from coordinatord.chain.rpc.nodes import Nodes, node_names
 from coordinatord.chain.rpc.pinned import PinnedRpc
 
-pytestmark = pytest.mark.anyio
-
 LIMITED = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32005,"message":"limit exceeded"}}'
 REVERTED = b'{"jsonrpc":"2.0","id":1,"error":{"code":3,"message":"execution reverted"}}'
 

@@ -17,8 +17,6 @@ from coordinatord.chain.rpc.client import Rpc, RpcCall
 from coordinatord.chain.rpc.errors import RpcErrorKind, classify_error
 from coordinatord.chain.rpc.views import View, read_many
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize(("code", "named"), [(-32005, "rate_limited"), (-32603, "config_read")])
 async def test_single_error_for_a_batch_is_retryable(code: int, named: str) -> None:

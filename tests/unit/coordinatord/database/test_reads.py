@@ -13,8 +13,6 @@ from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.replicas import IndexSource, Replica
 from coordinatord.storage.database.snapshot_sql import Snapshot
 
-pytestmark = pytest.mark.anyio
-
 UNKNOWN = 404  # a key that the table lacks
 
 

@@ -41,9 +41,6 @@ from coordinatord.base.errors import Retryable
 from tests.support.fakes.streamed import StreamedTransport, http_over
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
-pytestmark = pytest.mark.anyio
-
-
 SECRET = bytes(range(100, 132))
 
 

@@ -37,8 +37,6 @@ from coordinatord.storage.database.batched_reads import BatchedReads
 from tests.support.fakes.chain import BOOK, DECODER
 from tests.support.fakes.rpc_node import RpcFault, RpcNode
 
-pytestmark = pytest.mark.anyio
-
 NOW: Final = 1_800_000_000
 DOMAINS: Final = Domains.of(BOOK)
 PROVIDER, RIVAL, STRANGER = (Wallet(bytes([n]) * 32) for n in (1, 2, 3))

@@ -31,8 +31,6 @@ from coordinatord.storage.database.snapshot_sql import Snapshot
 from tests.support.fakes.index_position import Standing
 from tests.unit.coordinatord.http.asgi import ask, scope
 
-pytestmark = pytest.mark.anyio
-
 
 async def _handler(_: Request) -> Response:
     return Response(200, b"")

@@ -16,7 +16,6 @@ from coordinatord.http.middleware import ROUTE_KEY, RequestMiddleware
 from coordinatord.http.responses import Response, send_response
 from tests.unit.coordinatord.http.asgi import ask, scope
 
-pytestmark = pytest.mark.anyio
 ORIGIN = "https://app.example"
 
 

@@ -14,9 +14,6 @@ from coordinatord.http.bodies import BodyBudget, BodyReader, ClientDisconnected,
 from coordinatord.http.server.heads import ChunkedBody, HeadParser, MalformedRequest, RequestHead
 from tests.unit.coordinatord.http.asgi import receiving
 
-pytestmark = pytest.mark.anyio
-
-
 HOST = b"host: a\r\n"
 ACCEPTED_BY_HTTPTOOLS = {
     "HTTP/2.0": (b"GET / HTTP/2.0\r\n" + HOST, 505),

@@ -15,9 +15,6 @@ from coordinatord.http.upload_forms import FORM_OVERHEAD_BYTES, FileTooLarge, Up
 from coordinatord.http.uploads import INITIAL_UPLOAD_MEMORY_BYTES, MAX_UPLOAD_MEMORY_BYTES, TransferLimits, UploadReader
 from tests.unit.coordinatord.http.asgi import receiving
 
-pytestmark = pytest.mark.anyio
-
-
 PURPOSE = 'form-data; name="purpose"'
 FILE = 'form-data; name="file"; filename="a.jsonl"'
 

@@ -18,8 +18,6 @@ from coordinatord.chain.rpc.node import Node
 from coordinatord.chain.rpc.nodes import Nodes
 from tests.support.fakes.chain import DECODER
 
-pytestmark = pytest.mark.anyio
-
 WIDTH = RangeWidth(100)
 
 

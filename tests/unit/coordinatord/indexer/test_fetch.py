@@ -23,8 +23,6 @@ from coordinatord.chain.rpc.client import CALLS_PER_REQUEST, Rpc
 from coordinatord.chain.rpc.errors import RpcErrorKind, classify_error
 from tests.support.fakes.chain import DECODER, FakeChain
 
-pytestmark = pytest.mark.anyio
-
 LAST = CALLS_PER_REQUEST + 5
 
 

@@ -25,8 +25,6 @@ from coordinatord.chain.relayer.relaying import RelayMined
 from tests.support.fakes.submissions import Submitter
 from tests.unit.coordinatord.orders.test_validation import _paid
 
-pytestmark = pytest.mark.anyio
-
 NOW: Final = 1_800_000_000
 ENDED, TX, MINED = 3, b"\x0e" * 32, RelayMined(b"\x0f" * 32, 9)
 JOB: Final = b"\x0a" * 32

@@ -50,8 +50,6 @@ from coordinatord.storage.pins.containers import ContentHold, container_key
 from tests.support.fakes.submissions import Body, Submitter
 from tests.unit.coordinatord.orders.test_validation import _CID, _hex
 
-pytestmark = pytest.mark.anyio
-
 TX: Final = b"\x0e" * 32
 STORED_CID: Final = "bafkreistored"
 ACCOUNT: Final = b"\x15" * 20

@@ -274,7 +274,6 @@ def _ordered(submitter: Submitter, owner: bytes = OWNER, *, model_id: int = 1, s
     return attrs.evolve(body, owner=owner, model_id=model_id, sla_secs=sla_secs, expires_at=1)
 
 
-@pytest.mark.anyio
 async def test_chain_is_read_once_per_model_and_owner(submitter: Submitter) -> None:
     chain: Any = Chain()
     registry, token = JobRegistry(chain, b"\x11" * 20), PaymentToken(chain, b"\x14" * 20)
@@ -300,7 +299,6 @@ async def test_chain_is_read_once_per_model_and_owner(submitter: Submitter) -> N
     assert len(chain.asked) == len(set(chain.asked)) == 9
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("trial", [b"", Reverted(b"\x01\x02\x03\x04")])
 async def test_post_that_is_tried_is_asked_about_with_its_window(submitter: Submitter, trial: bytes | Reverted) -> None:
     chain: Any = Chain(trial)

@@ -21,8 +21,6 @@ from tests.support.fakes.kubo import spelt
 from tests.support.fakes.streamed import StreamedTransport, http_over
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
-pytestmark = pytest.mark.anyio
-
 SMALL = b"content"
 LARGE = os.urandom(3 << 20)
 

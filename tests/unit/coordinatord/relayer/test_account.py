@@ -18,8 +18,6 @@ from coordinatord.chain.relayer.repair import find_suspect_nonces
 from coordinatord.chain.relayer.role import RelayerRole
 from tests.support.fakes.rpc_node import RpcFault, RpcNode
 
-pytestmark = pytest.mark.anyio
-
 GWEI: Final = 10**9
 WALLET: Final = Wallet(b"\x01" * 32)
 ADDRESS: Final = "0x" + WALLET.address.hex()

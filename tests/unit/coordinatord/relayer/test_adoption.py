@@ -19,8 +19,6 @@ from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, SignedVe
 from coordinatord.chain.relayer.signers import WalletSigner
 from coordinatord.chain.rpc.client import RpcCall
 
-pytestmark = pytest.mark.anyio
-
 CHAIN: Final = 31337
 OURS: Final = Wallet(b"\x01" * 32)
 ANOTHER: Final = Wallet(b"\x02" * 32)

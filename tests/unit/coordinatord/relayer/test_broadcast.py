@@ -16,8 +16,6 @@ from coordinatord.chain.relayer.in_flight import PendingTx, SignedVersion
 from coordinatord.chain.rpc.client import Rpc
 from tests.support.fakes.rpc_node import RpcFault, RpcNode
 
-pytestmark = pytest.mark.anyio
-
 
 def tx(nonce: int, size: int = 10) -> PendingTx:
     version = SignedVersion(nonce.to_bytes(32, "big"), bytes(size), max_fee=10, max_tip=1, is_self_transfer=False)

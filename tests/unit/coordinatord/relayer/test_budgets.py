@@ -90,8 +90,6 @@ def _gas_of_a_thousand(policy: GasPolicy, settled: int) -> int:
     return alone if shared is None else min(alone, shared[1])
 
 
-pytestmark = pytest.mark.anyio
-
 OWNER = b"\x01" * 20
 AT = 7
 

@@ -20,8 +20,6 @@ from coordinatord.chain.relayer.receipts import TxReceipt
 from coordinatord.chain.relayer.repair import MAX_PASSED_TURNS, raise_fees, repair_nonces, revive_unmined
 from coordinatord.chain.relayer.signers import WalletSigner
 
-pytestmark = pytest.mark.anyio
-
 HEAD: Final = 50
 CHAIN: Final = 31337
 SIGNER: Final = WalletSigner(Wallet(b"\x01" * 32))

@@ -27,8 +27,6 @@ from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.role_connection import RoleConnection
 from tests.support.fakes.rpc_node import RpcFault, RpcNode
 
-pytestmark = pytest.mark.anyio
-
 WALLET: Final = Wallet(b"\x01" * 32)
 REGISTRY_AT: Final = b"\x11" * 20
 SELECTORS: Final = {name: selector for selector, name in ERROR_NAMES.items()}

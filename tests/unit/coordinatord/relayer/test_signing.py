@@ -20,8 +20,6 @@ from coordinatord.chain.relayer.signing import sign_planned, sign_replacement, s
 from coordinatord.chain.relayer.tx_size import BASE_GAS
 from coordinatord.chain.signing.signers import SigningFailed
 
-pytestmark = pytest.mark.anyio
-
 GWEI: Final = 10**9
 WALLET: Final = Wallet(b"\x01" * 32)
 TARGET, CALLDATA = b"\x11" * 20, b"calldata"

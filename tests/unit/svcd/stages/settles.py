@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Sequence
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import attrs
 import trio
@@ -34,7 +34,7 @@ CID: Final = "bafkresult"
 
 @attrs.define
 class World:
-    """Every collaborator of a settler, uploader or failer. `outcomes` and `standings` are scripted answers, used in
+    """Everything that a settle depends on, and its outcome. `outcomes` and `standings` are scripted answers, used in
     turn. The last one repeats. `asked` records the requests for standings."""
 
     outcomes: Sequence[OpOutcome | UploadOutcome]
@@ -62,20 +62,41 @@ class World:
         return [op["at"] for _, op, *_ in self.sent]
 
     @property
-    def since(self) -> float:
+    def now(self) -> float:
         return trio.current_time() - self.began
 
-    # coordinator and signer
+    def collaborators(self, *names: str) -> dict[str, Any]:
+        """Return these arguments of a stage. All record in this world."""
+        known = {
+            "coordinator": Coordinator,
+            "signer": Signer,
+            "clock": Clock,
+            "lookup": Lookups,
+            "timings": Timings,
+            "pipeline": Ends,
+        }
+        return {name: known[name](self) for name in names}
+
+
+@attrs.frozen
+class Coordinator:
+    world: World
 
     async def send_op(self, op: RequestBody, give_up_at: float, *, resend: bool = True) -> Any:
-        self.sent.append((self.since, op, give_up_at - self.began, resend))
-        await trio.sleep(self.takes)
-        outcome, *later = self.outcomes
-        self.outcomes = later or [outcome]
+        world = self.world
+        world.sent.append((world.now, op, give_up_at - world.began, resend))
+        await trio.sleep(world.takes)
+        outcome, *later = world.outcomes
+        world.outcomes = later or [outcome]
         return outcome
 
     async def upload_result(self, content: bytes, give_up_at: float) -> Any:
         return await self.send_op({"uploaded": content}, give_up_at)
+
+
+@attrs.frozen
+class Signer:
+    world: World
 
     def sign_settle(self, job_id: bytes, completion_tok: int, issued_at: int) -> RequestBody:
         return {"job": job_id, "tok": completion_tok, "at": issued_at}
@@ -86,19 +107,32 @@ class World:
     def sign_claim(self, job_id: bytes, order: Order, issued_at: int) -> RequestBody:
         return {"claimed": job_id, "at": issued_at}
 
-    # clock, timings and lookup
+
+@attrs.frozen
+class Clock:
+    world: World
 
     def now(self) -> int:
-        return int(self.since)
+        return int(self.world.now)
 
     def switch_time_source(self) -> None:
-        self.stale += 1
+        self.world.stale += 1
 
     def to_loop_time(self, unix_seconds: float) -> float:
-        return self.began + unix_seconds - START
+        return self.world.began + unix_seconds - START
+
+
+@attrs.frozen
+class Timings:
+    world: World
 
     def record_relay(self, seconds: float) -> None:
-        self.relayed_in.append(seconds)
+        self.world.relayed_in.append(seconds)
+
+
+@attrs.frozen
+class Lookups:
+    world: World
 
     async def look_up(self, held: ClaimedJob) -> LookupResult:
         return self._found(held, "of", held)
@@ -107,47 +141,64 @@ class World:
         return self._found(held, "after", outcome, held)
 
     def _found(self, held: ClaimedJob, *asked: Any) -> LookupResult:
-        self.asked.append(asked)
-        standing = self.standings.pop(0) if len(self.standings) > 1 else self.standings[0]
+        world = self.world
+        world.asked.append(asked)
+        standing = world.standings.pop(0) if len(world.standings) > 1 else world.standings[0]
         if standing == "open" and held.was_claimed:
             held = held.with_window_from(trio.current_time())
-        elif standing == "held" and self.claimed_at is not None:
-            held = held.with_window_from(self.began + self.claimed_at)
+        elif standing == "held" and world.claimed_at is not None:
+            held = held.with_window_from(world.began + world.claimed_at)
         return LookupResult(standing, held)
 
-    # pipeline: how jobs end, the journal, and the channels to the next stages
 
-    @property
-    def journal(self) -> Self:
-        return self
-
-    @property
-    def to_upload(self) -> Self:
-        return self
-
-    @property
-    def to_settle(self) -> Self:
-        return self
-
-    async def send(self, due: float, sealed: SealedJob) -> None:
-        way = "to settle" if sealed.result_cid else "to upload"
-        self.ends.append((way, due - self.began, sealed.claimed_job, sealed.completion_tok, sealed.result_cid))
+@attrs.frozen
+class Journal:
+    world: World
 
     async def record_upload(self, job_id: bytes, cid: str) -> None:
-        self.ends.append(("uploaded", cid))
+        self.world.ends.append(("uploaded", cid))
 
     async def open_result(self, job_id: bytes) -> bytes | io.BytesIO:
         assert job_id
-        return self.kept
+        return self.world.kept
+
+
+@attrs.frozen
+class Channel:
+    world: World
+
+    async def send(self, due: float, sealed: SealedJob) -> None:
+        way = "to settle" if sealed.result_cid else "to upload"
+        seconds = due - self.world.began
+        self.world.ends.append((way, seconds, sealed.claimed_job, sealed.completion_tok, sealed.result_cid))
+
+
+@attrs.frozen
+class Ends:
+    """The pipeline: how jobs end, the journal, and the channels to the next stages."""
+
+    world: World
+
+    @property
+    def journal(self) -> Journal:
+        return Journal(self.world)
+
+    @property
+    def to_upload(self) -> Channel:
+        return Channel(self.world)
+
+    @property
+    def to_settle(self) -> Channel:
+        return Channel(self.world)
 
     async def record_settled(self, held: ClaimedJob, started: float | None) -> None:
-        self.ends.append(("settled", held, started))
+        self.world.ends.append(("settled", held, started))
 
     async def record_failed(self, held: ClaimedJob, reason: str) -> None:
-        self.ends.append(("failed", held, reason))
+        self.world.ends.append(("failed", held, reason))
 
     async def record_given_up(self, held: ClaimedJob, reason: str) -> None:
-        self.ends.append(("left", held, reason))
+        self.world.ends.append(("left", held, reason))
 
 
 def held(*, sla_secs: float = SLA, window_ends_at: float = SLA, ahead: bool = False) -> ClaimedJob:

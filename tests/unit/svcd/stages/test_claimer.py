@@ -38,8 +38,8 @@ SLA: Final = 3600.0
 
 @attrs.define
 class World:
-    """Every collaborator of a claimer. `outcomes` and `rows` are used in turn, and the last one repeats. A row is a
-    state and a provider, None (unknown), or "away" (no answer)."""
+    """Everything that a claim depends on. `outcomes` and `rows` are used in turn, and the last one repeats. A row is
+    a state and a provider, None (unknown), or "away" (no answer)."""
 
     outcomes: list[OpOutcome | OpStored | Exception] = attrs.field(factory=lambda: [MINED])
     rows: list[tuple[JobState, int] | str | None] = attrs.field(factory=lambda: [None])
@@ -64,18 +64,22 @@ class World:
         return trio.current_time() - self.began
 
     def offer(self, *, pending: bool = False) -> Offer:
-        slot: Any = self
+        slot: Any = Slot(self)
         return Offer(self.job_, "m", slot, pending)
 
     def held(self, ahead: PendingClaim | None = None) -> ClaimedJob:
-        slot: Any = self
+        slot: Any = Slot(self)
         return ClaimedJob(self.job_, "m", slot, trio.current_time() + SLA, pending_claim=ahead)
 
     def lookup(self) -> JobLookup:
-        one: Any = self
-        return JobLookup(one, one, US)
+        coordinator: Any = Coordinator(self)
+        clock: Any = Clock(self)
+        return JobLookup(coordinator, clock, US)
 
-    # coordinator and signer
+
+@attrs.frozen
+class Coordinator:
+    world: World
 
     async def send_op(self, op: RequestBody, give_up_at: float) -> OpOutcome:
         return await self._answer("run", op, give_up_at)
@@ -84,77 +88,126 @@ class World:
         return await self._answer("store", op, give_up_at)
 
     async def _answer(self, how: str, op: RequestBody, give_up_at: float) -> Any:
-        self.sent.append((how, op, give_up_at - self.began))
-        await trio.sleep(self.takes)
-        outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+        world = self.world
+        world.sent.append((how, op, give_up_at - world.began))
+        await trio.sleep(world.takes)
+        outcome = world.outcomes.pop(0) if len(world.outcomes) > 1 else world.outcomes[0]
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     async def read_job(self, job_id: bytes) -> Job | None:
-        assert job_id == self.job_.job_id
-        self.looked.append(self.since)
-        row = self.rows.pop(0) if len(self.rows) > 1 else self.rows[0]
+        world = self.world
+        assert job_id == world.job_.job_id
+        world.looked.append(world.since)
+        row = world.rows.pop(0) if len(world.rows) > 1 else world.rows[0]
         if row is None:
             return None
         if isinstance(row, str):
             raise Unavailable(row)
-        return attrs.evolve(self.job_, state=row[0], provider_id=row[1], claimed_at=START + self.claimed_at)
+        return attrs.evolve(world.job_, state=row[0], provider_id=row[1], claimed_at=START + world.claimed_at)
 
+
+class Signer:
     def sign_claim(self, job_id: bytes, order: Order, issued_at: int) -> RequestBody:
         return {"job": job_id, "at": issued_at}
 
-    # clock, timings, health and limits
+
+@attrs.frozen
+class Clock:
+    world: World
 
     def now(self) -> int:
-        return int(self.since)
+        return int(self.world.since)
 
     def to_loop_time(self, unix_seconds: float) -> float:
-        return self.began + unix_seconds - START
+        return self.world.began + unix_seconds - START
 
     def switch_time_source(self) -> None:
-        self.told.append(("stale",))
+        self.world.told.append(("stale",))
+
+
+@attrs.frozen
+class Timings:
+    world: World
 
     def record_relay(self, seconds: float) -> None:
-        self.told.append(("relayed", seconds))
+        self.world.told.append(("relayed", seconds))
+
+
+@attrs.frozen
+class Health:
+    world: World
 
     def withholds(self, model: str, sla_secs: int | None = None) -> bool:
         assert (model, sla_secs) == ("m", SLA)
-        return self.withheld
+        return self.world.withheld
+
+
+@attrs.frozen
+class Limits:
+    world: World
 
     async def permit(self, offer: Offer) -> PendingClaim | None:
-        return self.permits
+        return self.world.permits
 
-    # slot, journal, exclusions and the channel to the opener
+
+@attrs.frozen
+class Slot:
+    world: World
 
     def release(self) -> None:
-        self.told.append(("slot",))
+        self.world.told.append(("slot",))
+
+
+@attrs.frozen
+class Journal:
+    world: World
 
     async def record_claiming(self, job: Job, model: str) -> bool:
-        self.told.append(("claiming", model))
-        return not self.known
+        self.world.told.append(("claiming", model))
+        return not self.world.known
 
     async def record_claimed(self, job_id: bytes) -> None:
-        self.told.append(("claimed",))
+        self.world.told.append(("claimed",))
 
     async def record_end(self, job_id: bytes, state: str, reason: str) -> None:
-        self.told.append((state, reason))
+        self.world.told.append((state, reason))
+
+
+@attrs.frozen
+class Exclusions:
+    world: World
 
     def exclude_briefly(self, job_id: bytes) -> None:
-        self.told.append(("left for a while",))
+        self.world.told.append(("left for a while",))
 
     def pause_model(self, model: str) -> None:
-        self.told.append(("paused", model))
+        self.world.told.append(("paused", model))
+
+
+@attrs.frozen
+class ToOpen:
+    world: World
 
     async def send(self, due: float, held: ClaimedJob) -> None:
-        self.told.append(("to open", due - self.began, held.pending_claim))
+        self.world.told.append(("to open", due - self.world.began, held.pending_claim))
 
 
 def claimer(world: World, offers: Any = None) -> Claimer:
-    one: Any = world
     unused: Any = None
-    pipeline = Pipeline(one, one, one, *[unused] * 5)
-    return Claimer(one, one, one, US, pipeline, offers, one, one, one)
+    journal, exclusions, to_open = Journal(world), Exclusions(world), ToOpen(world)
+    given: dict[str, Any] = {
+        "coordinator": Coordinator(world),
+        "signer": Signer(),
+        "clock": Clock(world),
+        "pipeline": Pipeline(journal, exclusions, to_open, *[unused] * 5),
+        "offers": offers,
+        "timings": Timings(world),
+        "health": Health(world),
+        "ahead_limits": Limits(world),
+    }
+    return Claimer(provider_id=US, **given)
 
 
 async def told_of(world: World, *, pending: bool = False) -> list[tuple[Any, ...]]:

@@ -1,9 +1,9 @@
-"""The opener alone: how long it waits, and how each answer of the escrow affects a job."""
+"""The opener alone: how long it waits for the chain and the escrow, and how each of their answers affects a job."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import attrs
 import pytest
@@ -15,7 +15,8 @@ from common.domains import Domains
 from common.key_derivation import data_key
 from common.sealed_stream import ContainerHead
 from svcd.base.end_reasons import WorkFailed
-from svcd.coordinator.chain import Claimed
+from svcd.base.errors import Unavailable
+from svcd.coordinator.chain import Claimed, Contradicted, NotClaimed
 from svcd.coordinator.outcomes import CoordinatorRefusal, ReleasedKey, Unanswered
 from svcd.journal.book_row import Job
 from svcd.journal.held_job import ClaimedJob, OpenedJob, PendingClaim
@@ -31,16 +32,18 @@ ENDS: Final = SLA - MARGIN  # after this time, no job may start
 US: Final = 7
 KEY: Final = "the key"
 NOT_YET: Final = CoordinatorRefusal(409, "not_claimed")
+AWAY: Final = Unavailable("away")
 
 
 @attrs.define
 class World:
-    """Every collaborator of an opener. `answers` of the escrow are used in turn, and the last one repeats. The chain
-    has the claim."""
+    """Everything that a payload depends on. `answers` of the escrow and `standings` of the chain are used in turn.
+    The last one repeats."""
 
     market: Market = attrs.field(factory=lambda: Market(lambda: START))
     is_bid: bool = False
     answers: list[Any] = attrs.field(factory=lambda: [KEY])
+    standings: list[Any] = attrs.field(factory=lambda: [Claimed()])
     dek_bytes: int = 32
     fetch_takes: float = 0.0
     asked: list[tuple[Any, ...]] = attrs.field(factory=list)  # requests to the escrow: time, deadline, body
@@ -64,8 +67,16 @@ class World:
 
     def opener(self, folder: Path, *, box: SecretKey | None = None, chain: bool = False) -> PayloadOpener:
         models = {"demo/text": model_for("demo/text", {"text"}, margin_seconds=MARGIN)}
-        one: Any = self
-        given = dict.fromkeys(("coordinator", "signer", "clock", "gateways", "timings", "pipeline", "drain"), one)
+        given: dict[str, Any] = {
+            "coordinator": Escrow(self),
+            "signer": Signer(),
+            "clock": Clock(self),
+            "gateways": Gateways(self),
+            "timings": Timings(self),
+            "pipeline": Stages({"demo/text": ToRun(self)}, Journal(self)),
+            "drain": Drain(),
+            "chain": Chain(self) if chain else None,
+        }
         return PayloadOpener(
             address_book=BOOK,
             provider_id=US,
@@ -73,75 +84,111 @@ class World:
             models=models,
             spool_directory=folder,
             max_container_bytes=1 << 20,
-            chain=one if chain else None,
             **given,
         )
 
-    # the escrow, which releases keys
+
+@attrs.frozen
+class Escrow:
+    """The coordinator, which releases keys."""
+
+    world: World
 
     async def release_key(self, body: dict[str, Any], until: float) -> Any:
-        self.asked.append((self.unix_time(), until - self.began, body))
-        told = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        world = self.world
+        world.asked.append((trio.current_time() - world.began, until - world.began, body))
+        told = world.answers.pop(0) if len(world.answers) > 1 else world.answers[0]
         if told != KEY:
             return told
         wrap, _, public, _ = body["rest"]
-        seed = ContainerHead(wrap).open_seed(self.market.escrow)
-        dek = data_key(seed, BOOK.chain_id, BOOK.job_registry, self.market.owner.address)
-        return ReleasedKey(seal(PublicKey(public), (dek + dek)[: self.dek_bytes]))
+        seed = ContainerHead(wrap).open_seed(world.market.escrow)
+        dek = data_key(seed, BOOK.chain_id, BOOK.job_registry, world.market.owner.address)
+        return ReleasedKey(seal(PublicKey(public), (dek + dek)[: world.dek_bytes]))
 
-    # signer, clock and timings
 
+class Signer:
     domains = Domains.of(BOOK)
 
     def sign_release(self, job: Any, *rest: Any) -> dict[str, Any]:
         return {"job": job, "rest": rest}
 
+
+@attrs.frozen
+class Clock:
+    world: World
+
     def now(self) -> int:
-        return int(self.unix_time())
+        return int(trio.current_time() - self.world.began)
 
     def unix_time(self) -> float:
-        return trio.current_time() - self.began
+        return trio.current_time() - self.world.began
+
+
+@attrs.frozen
+class Gateways:
+    world: World
+
+    async def fetch(
+        self, _: str, spool: Spool, until: float, check: Callable[[], Awaitable[ContainerCommitment]]
+    ) -> ContainerCommitment:
+        world = self.world
+        world.fetched_until.append(until - world.began)
+        world.spools.append(spool)
+        await trio.sleep(world.fetch_takes)
+        await spool.write(world.container)
+        return await check()
+
+
+@attrs.frozen
+class Chain:
+    world: World
+
+    async def claim_status(self, _: Job) -> Any:
+        world = self.world
+        world.looked.append(trio.current_time() - world.began)
+        told = world.standings.pop(0) if len(world.standings) > 1 else world.standings[0]
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+
+@attrs.frozen
+class Timings:
+    world: World
 
     def margin(self, configured: float) -> float:
         return configured
 
     def record_fetch(self, seconds: float) -> None:
-        self.fetch_took.append(seconds)
+        self.world.fetch_took.append(seconds)
 
-    # gateways and chain
 
-    async def fetch(
-        self, _: str, spool: Spool, until: float, check: Callable[[], Awaitable[ContainerCommitment]]
-    ) -> ContainerCommitment:
-        self.fetched_until.append(until - self.began)
-        self.spools.append(spool)
-        await trio.sleep(self.fetch_takes)
-        await spool.write(self.container)
-        return await check()
-
-    async def claim_status(self, _: Job) -> Claimed:
-        self.looked.append(self.unix_time())
-        return Claimed()
-
-    # pipeline and drain
-
-    @property
-    def journal(self) -> Self:
-        return self
-
-    @property
-    def to_run(self) -> dict[str, Self]:
-        return {"demo/text": self}
-
-    async def send(self, due: float, opened: OpenedJob) -> None:
-        self.ran.append((due - self.began, opened))
-
-    async def read_items(self, _: bytes) -> dict[int, bytes]:
-        return self.items
-
+class Drain:
     @contextmanager
     def cancellable(self) -> Iterator[None]:
         yield
+
+
+@attrs.frozen
+class ToRun:
+    world: World
+
+    async def send(self, due: float, opened: OpenedJob) -> None:
+        self.world.ran.append((due - self.world.began, opened))
+
+
+@attrs.frozen
+class Journal:
+    world: World
+
+    async def read_items(self, _: bytes) -> dict[int, bytes]:
+        return self.world.items
+
+
+@attrs.frozen
+class Stages:
+    to_run: dict[str, ToRun]
+    journal: Journal
 
 
 async def failure_of(world: World, opener: PayloadOpener, held: ClaimedJob) -> WorkFailed:
@@ -198,6 +245,28 @@ async def test_job_found_late_has_half_a_minute_to_open(tmp_path: Path) -> None:
     await trio.sleep(750)
     await world.opener(tmp_path).step(held)
     assert world.fetched_until == [280.0, 1030.0]
+
+
+async def test_chain_is_asked_again_until_it_has_the_claim(tmp_path: Path) -> None:
+    world = World(standings=[AWAY, NotClaimed("no post"), Claimed()])
+    await world.opener(tmp_path, chain=True).step(world.held())
+    assert (world.looked, len(world.ran)) == ([0.0, 2.0, 4.0], 1)
+
+
+@pytest.mark.parametrize(
+    ("standing", "reason", "last"),
+    [
+        (AWAY, "deadline_wait", 268.0),
+        (NotClaimed("no post"), "not_claimed", 268.0),
+        (Contradicted("fee"), "unservable", 0),
+    ],
+)
+async def test_claim_missing_on_the_chain_fails_the_job(
+    standing: Any, reason: str, last: float, tmp_path: Path
+) -> None:
+    world = World(standings=[standing])
+    failure = await failure_of(world, world.opener(tmp_path, chain=True), world.held())
+    assert (failure.reason, world.looked[-1], world.fetched_until) == (reason, last, [])
 
 
 async def test_job_run_ahead_is_checked_once_claimed(tmp_path: Path) -> None:

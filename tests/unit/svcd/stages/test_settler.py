@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 import trio
@@ -31,8 +30,8 @@ from tests.unit.svcd.stages.settles import (
 
 
 def settling(world: World) -> Callable[[SealedJob], Awaitable[None]]:
-    one: Any = world
-    return Settler(coordinator=one, signer=one, clock=one, lookup=one, timings=one, pipeline=one).step
+    given = world.collaborators("coordinator", "signer", "clock", "lookup", "timings", "pipeline")
+    return Settler(**given).step
 
 
 async def failure_of(world: World, job: SealedJob) -> str:

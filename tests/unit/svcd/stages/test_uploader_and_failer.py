@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 import trio
@@ -20,8 +19,7 @@ FORGOTTEN = CoordinatorRefusal(401, "invalid_session")
 
 
 def uploading(world: World) -> Callable[[SealedJob], Awaitable[None]]:
-    one: Any = world
-    return Uploader(coordinator=one, lookup=one, pipeline=one).step
+    return Uploader(**world.collaborators("coordinator", "lookup", "pipeline")).step
 
 
 async def failure_of(world: World, window_ends_at: float = SLA) -> str:
@@ -88,8 +86,7 @@ async def test_upload_continues_in_the_new_claims_window() -> None:
 
 
 def failing(world: World) -> Callable[[FailingJob], Awaitable[None]]:
-    one: Any = world
-    return Failer(coordinator=one, signer=one, clock=one, lookup=one, pipeline=one).step
+    return Failer(**world.collaborators("coordinator", "signer", "clock", "lookup", "pipeline")).step
 
 
 async def test_fail_is_sent_again_until_it_is_taken() -> None:
