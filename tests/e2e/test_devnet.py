@@ -156,13 +156,8 @@ def test_real_model_answers_texts_and_embeddings(start: Start) -> None:
     assert len(anyio.run(stream)) > 3
 
 
-LONG = pytest.mark.long  # each starts a separate devnet, and quick runs need only one
-
-
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=LONG), pytest.param(signal.SIGHUP, marks=LONG)]
-)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_to_end_is_obeyed_in_order(start: Start, number: signal.Signals) -> None:
     devnet = start()
     manifest = devnet.wait_up()
@@ -184,7 +179,7 @@ def test_devnet_killed_while_it_starts_leaves_no_process(start: Start) -> None:
     wait_gone(below)
 
 
-@LONG
+@pytest.mark.long
 @pytest.mark.parametrize("service", ["anvil", "postgres", "pin store", "gateway"])
 def test_service_that_dies_takes_the_devnet_down_with_one_line(start: Start, service: str) -> None:
     devnet = start()
@@ -197,7 +192,7 @@ def test_service_that_dies_takes_the_devnet_down_with_one_line(start: Start, ser
     wait_gone(below)
 
 
-@LONG
+@pytest.mark.long
 def test_second_devnet_in_a_directory_is_refused(start: Start) -> None:
     first = start()
     first.wait_up()
