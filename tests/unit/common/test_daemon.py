@@ -27,8 +27,8 @@ from common.daemon.supervision import FAILING_AFTER_FAILURES, HEALTHY_AFTER_S, M
 _DSN = "http://key@127.0.0.1:9/1"
 
 
-class Kept(Transport):
-    """Records the messages instead of sending them."""
+class RecordingTransport(Transport):
+    """Sentry transport that records events instead of sending them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,20 +41,20 @@ class Kept(Transport):
 
 
 @pytest.fixture
-def kept() -> Iterator[Kept]:
-    yield Kept()
+def transport() -> Iterator[RecordingTransport]:
+    yield RecordingTransport()
     sentry_sdk.get_client().close()
     sentry_sdk.get_global_scope().set_client(None)
 
 
-def test_failure_report_has_tags_and_no_variables(kept: Kept) -> None:
-    report = start_error_reporting(_DSN, "staging", "1.2.3", kept)
+def test_failure_report_has_tags_and_no_variables(transport: RecordingTransport) -> None:
+    report = start_error_reporting(_DSN, "staging", "1.2.3", transport)
     body = secrets.token_hex(16)
     try:
         raise RuntimeError("unexpected")
     except RuntimeError:
         report(None, "exception", {"event": "request failed", "exc_info": True, "body": body})
-    (event,) = kept.events
+    (event,) = transport.events
     assert (event["environment"], event["release"]) == ("staging", "1.2.3")
     assert event["exception"]["values"][0]["value"] == "unexpected"
     assert body not in json.dumps(event, default=str)
@@ -62,11 +62,11 @@ def test_failure_report_has_tags_and_no_variables(kept: Kept) -> None:
     assert "user" not in event
 
 
-def test_logs_below_error_are_not_reported(kept: Kept) -> None:
-    report = start_error_reporting(_DSN, None, None, kept)
+def test_logs_below_error_are_not_reported(transport: RecordingTransport) -> None:
+    report = start_error_reporting(_DSN, None, None, transport)
     report(None, "info", {"event": "serving", "exc_info": True})
     assert report(None, "error", {"event": "said"}) == {"event": "said"}
-    assert kept.events == []
+    assert transport.events == []
 
 
 def test_missing_package_stops_the_boot_naming_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

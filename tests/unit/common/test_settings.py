@@ -155,15 +155,15 @@ class Model:
 
 
 @attrs.frozen(slots=True, kw_only=True)
-class File:
+class FileSettings:
     state: Path | None = setting(path, "", None)
     metrics: Metrics = setting(table(Metrics), "", Metrics())
     model: tuple[Model, ...] = setting(tables(Model, at_least=1))
 
 
-def load(folder: Path, toml: str) -> File:
+def load(folder: Path, toml: str) -> FileSettings:
     (folder / "d.toml").write_text(toml)
-    return read_settings_file(folder / "d.toml", File)
+    return read_settings_file(folder / "d.toml", FileSettings)
 
 
 def test_tables_become_their_classes(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_mistake_is_reported_with_file_key_value_and_range(tmp_path: Path, toml:
 
 def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingError) as wrong:
-        read_settings_file(tmp_path / "none.toml", File)
+        read_settings_file(tmp_path / "none.toml", FileSettings)
     assert wrong.value.message == f"{tmp_path / 'none.toml'}: cannot be read: No such file or directory"
 
 

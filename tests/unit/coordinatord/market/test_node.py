@@ -27,7 +27,12 @@ URL = "https://user:word@node.example/v1/key-of-mine"
 Answer = Callable[[str, list[Any]], httpx.Response]
 
 
-class _Answers(BaseAdapter):
+class _FakeNodeAdapter(BaseAdapter):
+    """Answer each JSON-RPC request with `answer(method, params)`.
+
+    A raised httpx error becomes a `requests.ConnectionError`.
+    """
+
     def __init__(self, answer: Answer) -> None:
         super().__init__()
         self.answer = answer
@@ -35,12 +40,12 @@ class _Answers(BaseAdapter):
     def send(self, request: requests.PreparedRequest, *_: object, **__: object) -> requests.Response:
         body = json.loads(request.body or b"")
         try:
-            answer = self.answer(body["method"], body["params"])
+            reply = self.answer(body["method"], body["params"])
         except httpx.HTTPError as error:
             raise requests.ConnectionError(f"{request.url}: {error}") from error
         response = requests.Response()
-        response.status_code = answer.status_code
-        response._content = answer.content
+        response.status_code = reply.status_code
+        response._content = reply.content
         response.url = str(request.url)
         return response
 
@@ -48,9 +53,9 @@ class _Answers(BaseAdapter):
         pass
 
 
-def node_that(answer: Answer) -> Web3:
+def connect_to_fake_node(answer: Answer) -> Web3:
     session = requests.Session()
-    session.mount("https://", _Answers(answer))
+    session.mount("https://", _FakeNodeAdapter(answer))
     return build_web3(session, URL)
 
 
@@ -65,7 +70,7 @@ def error(code: int, message: str, data: str | None = None, status: int = 200) -
 
 def answering(**results: object) -> Web3:
     """Answer by method name. Exceptions are raised."""
-    return node_that(lambda method, _: result(results[method]))
+    return connect_to_fake_node(lambda method, _: result(results[method]))
 
 
 @pytest.fixture(autouse=True)
@@ -97,13 +102,13 @@ def test_node_that_stumbles_is_asked_again(stumble: Callable[[], httpx.Response]
         asked.append(method)
         return stumble() if len(asked) < 3 else result("0x2a")
 
-    assert node_that(answer).eth.block_number == 42
+    assert connect_to_fake_node(answer).eth.block_number == 42
     assert asked == ["eth_blockNumber"] * 3
 
 
 def test_silent_node_is_named_without_its_api_key() -> None:
     with pytest.raises(Retryable) as silence:
-        node_that(lambda *_: unreachable()).eth.get_block("latest")
+        connect_to_fake_node(lambda *_: unreachable()).eth.get_block("latest")
     assert "node.example" in str(silence.value)
     for secret in ("word", "key-of-mine"):
         assert secret not in str(silence.value)
@@ -117,7 +122,11 @@ def test_non_http_address_is_refused(url: str) -> None:
 
 def test_error_with_an_http_error_status_is_an_answer() -> None:
     with pytest.raises(RpcError, match="query returned more than 10000 results"):
-        eth_call(node_that(lambda *_: error(-32005, "query returned more than 10000 results", status=400)), TO, b"")
+        eth_call(
+            connect_to_fake_node(lambda *_: error(-32005, "query returned more than 10000 results", status=400)),
+            TO,
+            b"",
+        )
 
 
 def test_answer_that_is_no_json_rpc_is_not_requested_again() -> None:
@@ -128,7 +137,7 @@ def test_answer_that_is_no_json_rpc_is_not_requested_again() -> None:
         return httpx.Response(401, text="who are you?")
 
     with pytest.raises(Retryable, match=r"node\.example does not answer \(HTTP 401\)"):
-        eth_call(node_that(answer), TO, b"")
+        eth_call(connect_to_fake_node(answer), TO, b"")
     assert len(asked) == 1
 
 
@@ -140,19 +149,19 @@ def test_refusal_is_not_asked_again() -> None:
         return error(3, "execution reverted", "0x1234")
 
     with pytest.raises(RpcError, match="execution reverted"):
-        eth_call(node_that(answer), TO, b"")
+        eth_call(connect_to_fake_node(answer), TO, b"")
     assert len(asked) == 1
 
 
 def test_bytes_that_the_node_has_already_count_as_sent() -> None:
-    broadcast(node_that(lambda *_: error(-32000, "already known")), b"\x02")
+    broadcast(connect_to_fake_node(lambda *_: error(-32000, "already known")), b"\x02")
     with pytest.raises(RpcError):
-        broadcast(node_that(lambda *_: error(-32000, "nonce too low")), b"\x02")
+        broadcast(connect_to_fake_node(lambda *_: error(-32000, "nonce too low")), b"\x02")
 
 
 def test_pending_transaction_has_no_receipt() -> None:
-    assert read_receipt(node_that(lambda *_: result({"blockNumber": None})), "0x") is None
-    assert read_receipt(node_that(lambda *_: result(None)), "0x") is None
+    assert read_receipt(connect_to_fake_node(lambda *_: result({"blockNumber": None})), "0x") is None
+    assert read_receipt(connect_to_fake_node(lambda *_: result(None)), "0x") is None
 
 
 def chain(base: int | None, tip: int | None) -> Web3:
@@ -161,7 +170,7 @@ def chain(base: int | None, tip: int | None) -> Web3:
             return error(-32601, "method not found") if tip is None else result(hex(tip))
         return result({} if base is None else {"baseFeePerGas": hex(base)})
 
-    return node_that(answer)
+    return connect_to_fake_node(answer)
 
 
 @pytest.mark.parametrize(
@@ -282,13 +291,13 @@ def test_too_wide_range_is_halved_and_read_once() -> None:
         }
         return result([log])
 
-    events = list(read_admin_events(node_that(answer), {"JobRegistry": JOBS}, 5, 104, 100))
+    events = list(read_admin_events(connect_to_fake_node(answer), {"JobRegistry": JOBS}, 5, 104, 100))
     assert [block for first, last in asked for block in range(first, last + 1)] == list(range(5, 105))
     assert [(event.name, dict(event.values)) for event in events[:1]] == [("SlaSet", {"slaSecs": 60, "allowed": True})]
     assert len(events) == len(asked)
 
 
 def test_node_that_refuses_a_single_block_is_believed() -> None:
-    node = node_that(lambda *_: error(-32005, "query exceeds max block range"))
+    node = connect_to_fake_node(lambda *_: error(-32005, "query exceeds max block range"))
     with pytest.raises(RpcError):
         list(read_admin_events(node, {"JobRegistry": JOBS}, 1, 9, 4))

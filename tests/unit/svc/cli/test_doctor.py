@@ -1,5 +1,6 @@
 import time
 from email.utils import formatdate
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -93,17 +94,14 @@ async def test_head_that_is_far_from_this_clock_is_doubtful(at: int, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("newest", "status", "result"),
+    ("newest_cids", "status", "result"),
     [(("bafytask",), 200, CheckResult.RIGHT), (("bafytask",), 404, CheckResult.WRONG), ((), 404, CheckResult.UNKNOWN)],
 )
 async def test_gateway_is_tested_with_stored_content(
-    newest: tuple[str, ...], status: int, result: CheckResult | None, monkeypatch: pytest.MonkeyPatch
+    newest_cids: tuple[str, ...], status: int, result: CheckResult | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class _Row:
-        task_cid = "bafytask"
-
-    async def book(*_: Any, **__: Any) -> list[_Row]:
-        return [_Row() for _ in newest]
+    async def book(*_: Any, **__: Any) -> list[SimpleNamespace]:
+        return [SimpleNamespace(task_cid=cid) for cid in newest_cids]
 
     asked: list[str] = []
 
@@ -118,7 +116,7 @@ async def test_gateway_is_tested_with_stored_content(
     ):
         (row,) = await check_gateways(client, http)
     assert row.result is result
-    assert asked == ["http://gateway/ipfs/bafytask" if newest else "http://gateway"]
+    assert asked == ["http://gateway/ipfs/bafytask" if newest_cids else "http://gateway"]
 
 
 READY = {"ready": True, "reason": "ready", "cursor": "5", "head_block": "5", "lag": "0"}
