@@ -59,17 +59,22 @@ def tx(nonce: int, *versions: bytes) -> PendingTx:
     return PendingTx(nonce, nonce, b"\x01" * 20, 100, made)
 
 
-async def read(node: Node, of: RelayerAccount) -> RelayerAccount:
-    await of.read(node.rpc(), BLOCK)
-    return of
+async def read(node: Node, relayer_account: RelayerAccount) -> RelayerAccount:
+    await relayer_account.read(node.rpc(), BLOCK)
+    return relayer_account
 
 
 async def test_account_reads_nonce_balance_and_fee_market() -> None:
     node = Node()
     relayer_funds.labels(ADDRESS, "balance").set(7)
-    of = await read(node, account())
-    assert (of.nonce_floor, of.balance_wei, of.head_number, of.tx_limits.block_gas_limit) == (5, 100, 77, 30_000_000)
-    assert of.fee_market == FeeMarket(20 * GWEI, 2 * GWEI)
+    relayer_account = await read(node, account())
+    assert (
+        relayer_account.nonce_floor,
+        relayer_account.balance_wei,
+        relayer_account.head_number,
+        relayer_account.tx_limits.block_gas_limit,
+    ) == (5, 100, 77, 30_000_000)
+    assert relayer_account.fee_market == FeeMarket(20 * GWEI, 2 * GWEI)
     assert node.asked == [
         ("eth_getTransactionCount", [ADDRESS, AT]),
         ("eth_getTransactionCount", [ADDRESS, "pending"]),
@@ -99,79 +104,79 @@ async def test_node_that_advises_nothing_or_too_much_is_not_followed(
 
 
 async def test_chain_without_base_fee_has_none() -> None:
-    node, of = Node(), account()
+    node, relayer_account = Node(), account()
     node.answers["eth_feeHistory"] = {"baseFeePerGas": []}
-    await of.read(node.rpc(), attrs.evolve(BLOCK, next_base_fee=0))
-    assert of.fee_market.base_fee == 0
+    await relayer_account.read(node.rpc(), attrs.evolve(BLOCK, next_base_fee=0))
+    assert relayer_account.fee_market.base_fee == 0
 
 
 @pytest.mark.parametrize("method", ["eth_getTransactionCount", "eth_getBalance"])
 async def test_incomplete_account_read_changes_nothing(method: str) -> None:
-    node, of = Node(), account()
+    node, relayer_account = Node(), account()
     node.answers[method] = REFUSED
     with pytest.raises(Retryable, match=method):
-        await read(node, of)
-    assert of.head_number == 0
+        await read(node, relayer_account)
+    assert relayer_account.head_number == 0
 
 
 async def test_nonces_count_as_used_from_the_first_report() -> None:
-    node, of = Node(), account()
-    of.nonce_floor_since = -1.0
-    await read(node, of)
-    first = of.nonce_floor_since
+    node, relayer_account = Node(), account()
+    relayer_account.nonce_floor_since = -1.0
+    await read(node, relayer_account)
+    first = relayer_account.nonce_floor_since
     assert first >= 0
-    of.nonce_floor_since = -1.0
-    await read(node, of)
-    assert of.nonce_floor_since == -1.0
+    relayer_account.nonce_floor_since = -1.0
+    await read(node, relayer_account)
+    assert relayer_account.nonce_floor_since == -1.0
     node.answers["eth_getTransactionCount"] = "0x6"
-    await read(node, of)
-    assert first <= of.nonce_floor_since <= anyio.current_time()
+    await read(node, relayer_account)
+    assert first <= relayer_account.nonce_floor_since <= anyio.current_time()
 
 
 async def test_pools_of_further_nodes_count_unless_they_are_far_off() -> None:
-    of = await read(Node(), account())
-    assert of.pool_nonces_end == of.nonce_floor == 5
+    relayer_account = await read(Node(), account())
+    assert relayer_account.pool_nonces_end == relayer_account.nonce_floor == 5
     pools = [Node({"eth_getTransactionCount": answer}) for answer in ("0x8", REFUSED, "0x6", "0xffff")]
-    await of.read_pools(node.rpc() for node in pools)
-    assert of.pool_nonces_end == 8
-    await read(Node(), of)
-    assert of.pool_nonces_end == 5
+    await relayer_account.read_pools(node.rpc() for node in pools)
+    assert relayer_account.pool_nonces_end == 8
+    await read(Node(), relayer_account)
+    assert relayer_account.pool_nonces_end == 5
 
 
 async def test_role_is_heard_with_the_block() -> None:
     node, role = Node(), RelayerRole(WALLET.address, {"jobRegistry": b"\x02" * 20})
-    of = await read(node, account(role=role))
+    relayer_account = await read(node, account(role=role))
     assert node.asked[-1][0] == "eth_call"
-    assert not of.lacks_role
+    assert not relayer_account.lacks_role
     node.answers["eth_call"] = LACKS
-    assert (await read(node, of)).lacks_role
+    assert (await read(node, relayer_account)).lacks_role
     assert not account().lacks_role  # the default
 
 
 async def test_balance_may_be_filled_up_without_a_block() -> None:
-    node, of = Node(), account()
-    await of.read_balance(node.rpc())
-    assert (of.balance_wei, node.asked) == (100, [("eth_getBalance", [ADDRESS, "latest"])])
+    node, relayer_account = Node(), account()
+    await relayer_account.read_balance(node.rpc())
+    assert (relayer_account.balance_wei, node.asked) == (100, [("eth_getBalance", [ADDRESS, "latest"])])
 
 
 def test_pending_costs_are_not_spendable() -> None:
-    of = account(tx(1), tx(2))
-    of.balance_wei = 5_000
-    assert (of.spendable_wei, of.address) == (3_000, WALLET.address)
+    relayer_account = account(tx(1), tx(2))
+    relayer_account.balance_wei = 5_000
+    assert (relayer_account.spendable_wei, relayer_account.address) == (3_000, WALLET.address)
 
 
 def test_every_version_is_watched_until_its_transaction_is_mined() -> None:
     one, other, gone = tx(1, b"a", b"b"), tx(2, b"c"), tx(3, b"d")
-    of = account(one, other, lost=(gone,))
-    assert sorted(of.watched_hashes()) == [b"a", b"b", b"c", b"d"]
-    assert [of.find_watched(name) for name in (b"b", b"d", b"e")] == [one, gone, None]
+    relayer_account = account(one, other, lost=(gone,))
+    assert sorted(relayer_account.watched_hashes()) == [b"a", b"b", b"c", b"d"]
+    assert [relayer_account.find_watched(name) for name in (b"b", b"d", b"e")] == [one, gone, None]
 
 
 def test_only_pending_transactions_precede_new_ones() -> None:
     replaced, lost = tx(6), tx(4)
     replaced.add_version(SignedVersion(b"fill", b"raw", max_fee=20, max_tip=2, is_self_transfer=True))
-    of = account(tx(5), replaced, lost=(lost,))
-    assert [tx_id for tx_id in (None, 4, 5, 6, 7) if of.precedes_new_txs(tx_id)] == [5]
+    relayer_account = account(tx(5), replaced, lost=(lost,))
+    assert [tx_id for tx_id in (None, 4, 5, 6, 7) if relayer_account.precedes_new_txs(tx_id)] == [5]
 
 
 def txs(nonces: Sequence[int]) -> PendingTxs:
@@ -183,7 +188,7 @@ def account_at(floor: int, pending: Sequence[int] = (), *, lost: Sequence[int] =
 
 
 @pytest.mark.parametrize(
-    ("of", "following", "suspects"),
+    ("relayer_account", "following", "suspects"),
     [
         (account_at(5, [5, 6, 7]), 8, []),
         (account_at(42), 0, []),
@@ -195,9 +200,9 @@ def account_at(floor: int, pending: Sequence[int] = (), *, lost: Sequence[int] =
     ids=["no gap", "new account", "gaps", "unknown bytes in a pool", "behind such bytes", "lost, with known bytes"],
 )
 def test_suspects_are_unused_nonces_without_a_transaction(
-    of: RelayerAccount, following: int, suspects: list[int]
+    relayer_account: RelayerAccount, following: int, suspects: list[int]
 ) -> None:
-    assert find_suspect_nonces(of, following) == suspects
+    assert find_suspect_nonces(relayer_account, following) == suspects
 
 
 @pytest.mark.parametrize("pending", [[], [5, 7]])

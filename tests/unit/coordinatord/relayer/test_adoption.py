@@ -47,6 +47,8 @@ def mined(wallet: Wallet) -> dict[str, Any]:
 
 @attrs.frozen
 class Node:
+    """Fake node whose blocks contain one transaction."""
+
     transaction: dict[str, Any]
 
     async def batch(self, calls: Sequence[RpcCall]) -> list[msgspec.Raw]:
@@ -54,6 +56,8 @@ class Node:
 
 
 class Term:
+    """Fake term of the role, whose transactions do nothing."""
+
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator["Term"]:
         yield self
@@ -65,10 +69,10 @@ async def test_only_bytes_that_the_account_signed_are_adopted(
 ) -> None:
     stored: list[bytes] = []
 
-    async def adopt(to: Term, chain_id: int, address: bytes, tx: PendingTx) -> None:
+    async def adopt(term: Term, chain_id: int, address: bytes, tx: PendingTx) -> None:
         stored.append(tx.latest.signed_bytes)
 
-    async def carried_by(to: Term, tx_id: int, target: bytes, calls: object) -> None:
+    async def carried_by(term: Term, tx_id: int, target: bytes, calls: object) -> None:
         pass
 
     monkeypatch.setattr(transactions_sql, "adopt_transaction", adopt)

@@ -129,7 +129,7 @@ async def test_refused_and_unanswered_requests_are_distinguished(status: int, bo
     assert sending.outcome is outcome
 
 
-class Several(Rpc):
+class NodeWithFallbacks(Rpc):
     """A node with fallback nodes."""
 
     def __init__(self, node: Node, *beside: Node) -> None:
@@ -165,11 +165,13 @@ NOT_SERVED: dict[str, object] = {"code": -32601, "message": "method not found"}
 async def test_answers_of_several_nodes_become_one_outcome(
     by: dict[str, object] | None, beside: dict[str, object] | None, outcome: SendResult
 ) -> None:
-    (sending,) = await broadcast(Several(Node(by), Node(beside)), [tx(1)])
+    (sending,) = await broadcast(NodeWithFallbacks(Node(by), Node(beside)), [tx(1)])
     assert sending.outcome is outcome
 
 
-class Silent(Node):
+class SilentNode(Node):
+    """Node that closes the connection without a response."""
+
     async def post(self, body: bytes) -> tuple[int, bytes]:
         raise NoResponse("closed")
 
@@ -180,42 +182,42 @@ class Silent(Node):
         ([Node(FULL), Node(NOT_SERVED)], "rpc_internal"),
         ([Node(LIMITED), Node(LIMITED)], "rate_limited"),
         ([Node(LIMITED), Node(TAKES)], None),
-        ([Node(OVERSIZED), Silent()], None),
-        ([Silent(), Node(LIMITED)], None),
+        ([Node(OVERSIZED), SilentNode()], None),
+        ([SilentNode(), Node(LIMITED)], None),
     ],
 )
 async def test_bytes_are_refused_only_if_every_node_refuses(nodes: list[Node], refusal: str | None) -> None:
-    (sending,) = await broadcast(Several(*nodes), [tx(1)])
+    (sending,) = await broadcast(NodeWithFallbacks(*nodes), [tx(1)])
     assert sending.refusal == refusal
 
 
 async def test_a_node_that_answers_soon_after_the_one_gone_by_is_heard() -> None:
     gone_by_has_answered = anyio.Event()
 
-    class First(Node):
+    class FirstNode(Node):
         async def post(self, body: bytes) -> tuple[int, bytes]:
             await anyio.lowlevel.checkpoint()  # let the request to the second node start
             gone_by_has_answered.set()
             return await super().post(body)
 
-    class Second(Node):
+    class SecondNode(Node):
         async def post(self, body: bytes) -> tuple[int, bytes]:
             await gone_by_has_answered.wait()
             for _ in range(9):
                 await anyio.lowlevel.checkpoint()
             return await super().post(body)
 
-    (sending,) = await broadcast(Several(First(NOT_SERVED), Second()), [tx(1)])
+    (sending,) = await broadcast(NodeWithFallbacks(FirstNode(NOT_SERVED), SecondNode()), [tx(1)])
     assert sending.outcome is SendResult.ACCEPTED
 
 
 async def test_slow_second_node_is_awaited_for_a_second() -> None:
-    class Slow(Node):
+    class SlowNode(Node):
         async def post(self, body: bytes) -> tuple[int, bytes]:
             await anyio.sleep(30)
             return await super().post(body)
 
     with anyio.fail_after(60):
-        (taken,) = await broadcast(Several(Node(), Slow()), [tx(1)])
-        (refused,) = await broadcast(Several(Node(NOT_SERVED), Slow()), [tx(1)])
+        (taken,) = await broadcast(NodeWithFallbacks(Node(), SlowNode()), [tx(1)])
+        (refused,) = await broadcast(NodeWithFallbacks(Node(NOT_SERVED), SlowNode()), [tx(1)])
     assert (taken.outcome, refused.outcome) == (SendResult.ACCEPTED, SendResult.NO_ANSWER)

@@ -91,57 +91,61 @@ class Tables:
 
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
-    def mine(*account: Any) -> None:
+    def assert_account(*account: Any) -> None:
         assert account == (CHAIN, SIGNER.address)
 
-    async def read_next_nonce(to: Tables, *account: Any) -> int | None:
-        mine(*account)
-        return to.next
+    async def read_next_nonce(tables: Tables, *account: Any) -> int | None:
+        assert_account(*account)
+        return tables.next
 
-    async def read_pending(to: Tables, *account: Any) -> list[PendingTx]:
-        mine(*account)
-        return to.stored
+    async def read_pending(tables: Tables, *account: Any) -> list[PendingTx]:
+        assert_account(*account)
+        return tables.stored
 
-    async def unmine_blocks(to: Tables, chain: int, address: bytes, vanished: Sequence[bytes]) -> int:
-        mine(chain, address)
-        to.unmade.append(vanished)
+    async def unmine_blocks(tables: Tables, chain: int, address: bytes, vanished: Sequence[bytes]) -> int:
+        assert_account(chain, address)
+        tables.unmade.append(vanished)
         return len(vanished)
 
-    async def find_blocks_of_nonces(to: Tables, chain: int, address: bytes, suspects: Sequence[int]) -> list[Any]:
-        mine(chain, address)
-        return [block for block in to.blocks if suspects]
+    async def find_blocks_of_nonces(
+        tables: Tables, chain: int, address: bytes, suspects: Sequence[int]
+    ) -> list[tuple[int, bytes]]:
+        assert_account(chain, address)
+        return tables.blocks if suspects else []
 
-    async def find_nonce_gaps(to: Tables, chain: int, address: bytes, suspects: Sequence[int]) -> list[Any]:
-        mine(chain, address)
-        return [(nonce, to.gaps[nonce]) for nonce in suspects if nonce in to.gaps]
+    async def find_nonce_gaps(tables: Tables, chain: int, address: bytes, suspects: Sequence[int]) -> list[Any]:
+        assert_account(chain, address)
+        return [(nonce, tables.gaps[nonce]) for nonce in suspects if nonce in tables.gaps]
 
-    async def find_unexplained_nonces(to: Tables, chain: int, address: bytes, below: int) -> list[int]:
-        mine(chain, address)
-        return [nonce for nonce in to.unexplained if nonce < below]
+    async def find_unexplained_nonces(tables: Tables, chain: int, address: bytes, below: int) -> list[int]:
+        assert_account(chain, address)
+        return [nonce for nonce in tables.unexplained if nonce < below]
 
-    async def mark_lost(to: Tables, ids: Sequence[int]) -> None:
-        to.lost += ids
+    async def mark_lost(tables: Tables, ids: Sequence[int]) -> None:
+        tables.lost += ids
 
-    async def add_versions(to: Tables, versions: Sequence[tuple[int, SignedVersion]]) -> None:
-        to.versions += versions
+    async def add_versions(tables: Tables, versions: Sequence[tuple[int, SignedVersion]]) -> None:
+        tables.versions += versions
 
-    async def sign_self_transfer(to: Tables, account: RelayerAccount, nonce: int, lost_id: int | None) -> PendingTx:
+    async def sign_self_transfer(tables: Tables, account: RelayerAccount, nonce: int, lost_id: int | None) -> PendingTx:
         return tx(nonce, version_of(nonce, is_self_transfer=True))
 
-    async def resolve_receipts(to: Tables, rpc: Node, account: RelayerAccount, receipts: Sequence[TxReceipt]) -> None:
-        to.resolved += receipts
+    async def resolve_receipts(
+        tables: Tables, rpc: Node, account: RelayerAccount, receipts: Sequence[TxReceipt]
+    ) -> None:
+        tables.resolved += receipts
 
     async def read_receipts(rpc: Node, hashes: Sequence[bytes]) -> list[TxReceipt]:
         return [receipt for receipt in rpc.receipts if receipt.tx_hash in hashes]
 
     async def read_receipts_and_count(rpc: Node, address: bytes, hashes: Sequence[bytes]) -> tuple[Any, int]:
-        mine(CHAIN, address)
+        assert_account(CHAIN, address)
         rpc.asked.append(hashes)
         return await read_receipts(rpc, hashes), rpc.count
 
-    async def adopt_forgotten_transactions(to: Tables, *_: object, nonces: set[int], **__: object) -> set[int]:
-        to.sought.append(nonces)
-        return to.remembered & nonces
+    async def adopt_forgotten_transactions(tables: Tables, *_: object, nonces: set[int], **__: object) -> set[int]:
+        tables.sought.append(nonces)
+        return tables.remembered & nonces
 
     async def read_blocks_by_number(rpc: Node, numbers: Sequence[int]) -> list[HeadBlock | None]:
         return [rpc.blocks.get(number) for number in numbers]
@@ -167,22 +171,22 @@ def account(floor: int, *pending: PendingTx, lost: Sequence[PendingTx] = ()) -> 
     return RelayerAccount(CHAIN, SIGNER, PendingTxs(pending), PendingTxs(lost), nonce_floor=floor, fee_market=market)
 
 
-async def repaired(tables: Any, node: Any, of: RelayerAccount) -> bool:
+async def repaired(tables: Any, node: Any, relayer_account: RelayerAccount) -> bool:
     """Return True when a nonce was given up, revived, or filled."""
-    before = nonces(of.pending_txs), len(tables.lost)
-    await repair_nonces(tables, node, of, head(HEAD))
-    return (nonces(of.pending_txs), len(tables.lost)) != before
+    before = nonces(relayer_account.pending_txs), len(tables.lost)
+    await repair_nonces(tables, node, relayer_account, head(HEAD))
+    return (nonces(relayer_account.pending_txs), len(tables.lost)) != before
 
 
 def nonces(txs: PendingTxs) -> list[int]:
     return [each.nonce for each in txs]
 
 
-async def missing_for_long(tables: Tables, node: Node, of: RelayerAccount) -> bool:
+async def missing_for_long(tables: Tables, node: Node, relayer_account: RelayerAccount) -> bool:
     """Repair twice, far enough apart that a node has its receipts."""
-    assert not await repaired(tables, node, of)
+    assert not await repaired(tables, node, relayer_account)
     tables.now += MAX_RECEIPT_LAG_S
-    return await repaired(tables, node, of)
+    return await repaired(tables, node, relayer_account)
 
 
 async def test_healthy_account_needs_no_node_and_no_write(tables: Tables) -> None:
@@ -193,19 +197,19 @@ async def test_healthy_account_needs_no_node_and_no_write(tables: Tables) -> Non
 
 async def test_foreign_nonce_is_given_up_without_a_receipt(tables: Tables) -> None:
     tables.next, node = 8, Node(count=6)
-    of = account(6, tx(5), tx(6), tx(7))
-    assert await missing_for_long(tables, node, of)
-    assert (nonces(of.pending_txs), nonces(of.lost_txs), tables.lost) == ([6, 7], [5], [105])
+    relayer_account = account(6, tx(5), tx(6), tx(7))
+    assert await missing_for_long(tables, node, relayer_account)
+    assert (nonces(relayer_account.pending_txs), nonces(relayer_account.lost_txs), tables.lost) == ([6, 7], [5], [105])
     assert node.asked == [[version_of(5).hash]] * 2
 
 
 async def test_unknown_used_nonces_are_searched_once(tables: Tables) -> None:
     tables.next, tables.unexplained, node = 6, [3, 5], Node()
-    of = account(8)
-    await repaired(tables, node, of)
+    relayer_account = account(8)
+    await repaired(tables, node, relayer_account)
     assert tables.sought == [{3, 5, 6, 7}]
-    of.searched_nonces = {3, 5, 6, 7}
-    await repaired(tables, node, of)
+    relayer_account.searched_nonces = {3, 5, 6, 7}
+    await repaired(tables, node, relayer_account)
     assert tables.sought == [{3, 5, 6, 7}]
 
 
@@ -219,24 +223,24 @@ async def test_false_count_of_used_nonces_is_refused(stored_next: int | None, fl
 
 async def test_nonce_that_a_forgotten_version_used_is_not_given_up(tables: Tables) -> None:
     tables.next, tables.remembered, node = 7, {5}, Node(count=7)
-    of = account(7, tx(5), tx(6))
-    assert await missing_for_long(tables, node, of)
-    assert (nonces(of.pending_txs), tables.lost) == ([5], [106])
+    relayer_account = account(7, tx(5), tx(6))
+    assert await missing_for_long(tables, node, relayer_account)
+    assert (nonces(relayer_account.pending_txs), tables.lost) == ([5], [106])
 
 
 async def test_bytes_in_the_pool_of_another_node_are_not_outbid(tables: Tables) -> None:
     tables.next, tables.gaps, node = 7, {5: None, 6: None}, Node(other_nodes=[Node(pool=6)])
-    of = account(5)
-    of.pool_nonces_end = 5
-    assert await repaired(tables, node, of)
-    assert nonces(of.pending_txs) == [6]
+    relayer_account = account(5)
+    relayer_account.pool_nonces_end = 5
+    assert await repaired(tables, node, relayer_account)
+    assert nonces(relayer_account.pending_txs) == [6]
 
 
 async def test_nonce_uncounted_by_the_receipts_node_is_kept(tables: Tables) -> None:
     tables.next, node = 6, Node(count=5)
-    of = account(6, tx(5))
-    assert not await missing_for_long(tables, node, of)
-    assert of.pending_txs.find_by_id(105) is not None
+    relayer_account = account(6, tx(5))
+    assert not await missing_for_long(tables, node, relayer_account)
+    assert relayer_account.pending_txs.find_by_id(105) is not None
     assert tables.lost == []
 
 
@@ -244,22 +248,22 @@ async def test_mined_version_keeps_the_nonce_and_is_resolved(tables: Tables) -> 
     tables.next = 8
     old, new = version_of(55), version_of(5)
     node = Node([receipt(55), receipt(6, HEAD + 1)], count=7)
-    of = account(7, tx(5, old, new), tx(6), tx(7))
-    assert not await missing_for_long(tables, node, of)
+    relayer_account = account(7, tx(5, old, new), tx(6), tx(7))
+    assert not await missing_for_long(tables, node, relayer_account)
     assert tables.resolved == [receipt(55)] * 2  # the other receipt's block is later than the one read
-    assert (nonces(of.pending_txs), tables.lost) == ([5, 6, 7], [])
+    assert (nonces(relayer_account.pending_txs), tables.lost) == ([5, 6, 7], [])
 
 
 async def test_missing_time_restarts_after_a_receipt(tables: Tables) -> None:
     tables.next, node = 8, Node([receipt(55)], count=6)
-    of = account(6, tx(5, version_of(55), version_of(5)), tx(6), tx(7))
-    for each in of.pending_txs:
+    relayer_account = account(6, tx(5, version_of(55), version_of(5)), tx(6), tx(7))
+    for each in relayer_account.pending_txs:
         each.receipt_missing_since = NOW - 100
-    assert not await repaired(tables, node, of)
-    assert [each.receipt_missing_since for each in of.pending_txs] == [None, None, None]
+    assert not await repaired(tables, node, relayer_account)
+    assert [each.receipt_missing_since for each in relayer_account.pending_txs] == [None, None, None]
     node.receipts = []
-    assert not await repaired(tables, node, of)
-    assert [each.receipt_missing_since for each in of.pending_txs] == [NOW, None, None]
+    assert not await repaired(tables, node, relayer_account)
+    assert [each.receipt_missing_since for each in relayer_account.pending_txs] == [NOW, None, None]
 
 
 async def test_at_most_thirty_two_used_nonces_are_examined_at_once(tables: Tables) -> None:
@@ -279,18 +283,18 @@ async def test_at_most_thirty_two_used_nonces_are_examined_at_once(tables: Table
 )
 async def test_nonce_is_given_up_only_if_all_nodes_agree(other: Node, lost: list[int], tables: Tables) -> None:
     tables.next, node = 7, Node(count=7, other_nodes=[Node(count=7), other])
-    of = account(7, tx(5), tx(6))
-    assert await missing_for_long(tables, node, of) is bool(lost)
-    assert nonces(of.lost_txs) == lost
-    assert nonces(of.pending_txs) == [nonce for nonce in (5, 6) if nonce not in lost]
+    relayer_account = account(7, tx(5), tx(6))
+    assert await missing_for_long(tables, node, relayer_account) is bool(lost)
+    assert nonces(relayer_account.lost_txs) == lost
+    assert nonces(relayer_account.pending_txs) == [nonce for nonce in (5, 6) if nonce not in lost]
 
 
 async def test_gap_is_closed_while_nodes_differ_on_what_is_lost(tables: Tables) -> None:
     tables.next, tables.gaps, node = 7, {6: None}, Node(count=6, other_nodes=[Node()])
-    of = account(6, tx(5))
-    next(iter(of.pending_txs)).receipt_missing_since = NOW - MAX_RECEIPT_LAG_S
-    assert await repaired(tables, node, of)
-    assert (nonces(of.pending_txs), nonces(of.lost_txs)) == ([5, 6], [])
+    relayer_account = account(6, tx(5))
+    next(iter(relayer_account.pending_txs)).receipt_missing_since = NOW - MAX_RECEIPT_LAG_S
+    assert await repaired(tables, node, relayer_account)
+    assert (nonces(relayer_account.pending_txs), nonces(relayer_account.lost_txs)) == ([5, 6], [])
 
 
 async def test_other_nodes_are_asked_only_about_what_seems_lost(tables: Tables) -> None:
@@ -309,43 +313,47 @@ async def test_late_receipt_of_lost_bytes_is_resolved(tables: Tables) -> None:
 
 async def test_lost_bytes_are_watched_for_an_hour(tables: Tables) -> None:
     tables.next, node = 6, Node()
-    of = account(6, lost=[tx(5)])
+    relayer_account = account(6, lost=[tx(5)])
     for later, watched in ((0.0, [5]), (AN_HOUR, [5]), (AN_HOUR + 1, [])):
         tables.now = NOW + later
-        assert not await repaired(tables, node, of)
-        assert nonces(of.lost_txs) == watched
+        assert not await repaired(tables, node, relayer_account)
+        assert nonces(relayer_account.lost_txs) == watched
 
 
 async def test_gaps_are_filled_by_self_transfers(tables: Tables) -> None:
     tables.next, tables.gaps = 8, {5: 105, 6: None}
-    of = account(5, tx(7), lost=[tx(5), tx(4)])
-    assert await repaired(tables, Node(), of)
-    assert [(each.nonce, each.latest.is_self_transfer) for each in of.pending_txs] == [(5, True), (6, True), (7, False)]
-    assert nonces(of.lost_txs) == [4]
+    relayer_account = account(5, tx(7), lost=[tx(5), tx(4)])
+    assert await repaired(tables, Node(), relayer_account)
+    assert [(each.nonce, each.latest.is_self_transfer) for each in relayer_account.pending_txs] == [
+        (5, True),
+        (6, True),
+        (7, False),
+    ]
+    assert nonces(relayer_account.lost_txs) == [4]
 
 
 async def test_mined_suspect_is_pending_again_after_a_reorg(tables: Tables) -> None:
     tables.next, tables.blocks = 6, [(40, b"\x0a" * 32)]
     tables.stored = [tx(5)]
-    of = account(5)
-    assert await repaired(tables, Node(), of)
-    assert (nonces(of.pending_txs), tables.unmade) == ([5], [[b"\x0a" * 32]])
+    relayer_account = account(5)
+    assert await repaired(tables, Node(), relayer_account)
+    assert (nonces(relayer_account.pending_txs), tables.unmade) == ([5], [[b"\x0a" * 32]])
 
 
 async def test_only_reorged_transactions_become_pending(tables: Any) -> None:
     stays, other, above = b"\x0a" * 32, b"\x0b" * 32, b"\x0c" * 32
     node: Any = Node(blocks={40: head(40, stays), 41: head(41, b"\xff" * 32)})
-    of = account(5, tx(9))
-    await revive_unmined(tables, node, of, [(40, stays)])
-    assert (tables.transactions, nonces(of.pending_txs)) == (0, [9])
-    await revive_unmined(tables, node, of, [(40, stays), (41, other), (42, above)])
+    relayer_account = account(5, tx(9))
+    await revive_unmined(tables, node, relayer_account, [(40, stays)])
+    assert (tables.transactions, nonces(relayer_account.pending_txs)) == (0, [9])
+    await revive_unmined(tables, node, relayer_account, [(40, stays), (41, other), (42, above)])
     assert tables.unmade == [[other, above]]
 
 
-async def raised(tables: Any, of: RelayerAccount) -> bool:
+async def raised(tables: Any, relayer_account: RelayerAccount) -> bool:
     """Return True when a new version was signed."""
     before = len(tables.versions)
-    await raise_fees(tables, of, 60.0)
+    await raise_fees(tables, relayer_account, 60.0)
     return len(tables.versions) > before
 
 
@@ -355,14 +363,14 @@ def replaced_for_fee() -> float:
 
 async def test_only_bytes_that_the_market_left_behind_are_made_dearer(tables: Tables) -> None:
     cheap, enough = tx(5, version_of(5, max_fee=5)), tx(6)
-    of = account(5, cheap, enough)
+    relayer_account = account(5, cheap, enough)
     before = replaced_for_fee()
-    assert await raised(tables, of)
+    assert await raised(tables, relayer_account)
     assert ([tx_id for tx_id, _ in tables.versions], len(cheap.versions), len(enough.versions)) == ([105], 2, 1)
     assert tables.versions == [(105, cheap.latest)]
-    assert of.pending_txs.find_by_hash(cheap.latest.hash) is cheap
+    assert relayer_account.pending_txs.find_by_hash(cheap.latest.hash) is cheap
     assert replaced_for_fee() == before + 1
-    assert not await raised(tables, of)
+    assert not await raised(tables, relayer_account)
     assert tables.transactions == 1
 
 
@@ -374,18 +382,18 @@ async def test_only_bytes_that_the_market_left_behind_are_made_dearer(tables: Ta
 async def test_transaction_whose_turn_has_passed_is_repriced(
     floor: int, turn_started_at: float | None, is_raised: bool, tables: Tables
 ) -> None:
-    of = account(floor, tx(5), tx(6))
-    for each in of.pending_txs:
+    relayer_account = account(floor, tx(5), tx(6))
+    for each in relayer_account.pending_txs:
         each.turn_started_at, each.is_accepted = turn_started_at, True
-    assert await raised(tables, of) is is_raised
+    assert await raised(tables, relayer_account) is is_raised
     assert [tx_id for tx_id, _ in tables.versions] == ([105] if is_raised else [])
 
 
 async def test_turn_starts_when_the_nonce_is_next(tables: Tables) -> None:
-    of = account(5, tx(5))
-    of.nonce_floor_since = NOW - 59
-    next(iter(of.pending_txs)).record_verdict(NOW - 600, 1, accepted=True)
-    assert not await raised(tables, of)
+    relayer_account = account(5, tx(5))
+    relayer_account.nonce_floor_since = NOW - 59
+    next(iter(relayer_account.pending_txs)).record_verdict(NOW - 600, 1, accepted=True)
+    assert not await raised(tables, relayer_account)
     assert not await raised(tables, account(5))
 
 
@@ -397,24 +405,24 @@ async def test_turn_starts_when_the_nonce_is_next(tables: Tables) -> None:
 async def test_third_turn_ends_with_a_self_transfer(
     accepted: bool, blocks: int, is_self_transfer: bool, tables: Tables
 ) -> None:
-    of = account(5, tx(5))
-    (one,) = of.pending_txs
+    relayer_account = account(5, tx(5))
+    (one,) = relayer_account.pending_txs
     for turn in range(MAX_PASSED_TURNS):
-        one.record_verdict(tables.now, of.head_number, accepted=accepted)
-        of.head_number += blocks
+        one.record_verdict(tables.now, relayer_account.head_number, accepted=accepted)
+        relayer_account.head_number += blocks
         tables.now += 60 * 2**turn
-        assert await raised(tables, of)
+        assert await raised(tables, relayer_account)
     assert [version.is_self_transfer for _, version in tables.versions] == [False, False, is_self_transfer]
-    one.record_verdict(tables.now, of.head_number, accepted=True)
-    of.head_number, tables.now = of.head_number + 1, tables.now + 3600
-    assert await raised(tables, of)  # reprices a self-transfer
+    one.record_verdict(tables.now, relayer_account.head_number, accepted=True)
+    relayer_account.head_number, tables.now = relayer_account.head_number + 1, tables.now + 3600
+    assert await raised(tables, relayer_account)  # reprices a self-transfer
     assert one.latest.is_self_transfer
 
 
 async def test_turns_pass_only_while_the_ceiling_allows_an_offer(tables: Tables) -> None:
-    of = account(5, tx(5))
-    (one,) = of.pending_txs
+    relayer_account = account(5, tx(5))
+    (one,) = relayer_account.pending_txs
     one.record_verdict(NOW - 3600, 0, accepted=True)
-    of.fee_ceiling = FeeCeiling(5)
-    assert not await raised(tables, of)
+    relayer_account.fee_ceiling = FeeCeiling(5)
+    assert not await raised(tables, relayer_account)
     assert one.turns_passed == 0

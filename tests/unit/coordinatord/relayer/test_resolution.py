@@ -143,6 +143,8 @@ def outbox(monkeypatch: pytest.MonkeyPatch) -> Outbox:
 
 
 class Lessons(PlannedGas):
+    """Record what a resolution reports about gas."""
+
     def __init__(self) -> None:
         super().__init__()
         self.learned: list[tuple[Any, ...]] = []

@@ -96,10 +96,12 @@ def account(*txs: PendingTx) -> RelayerAccount:
     return one
 
 
-def note(of: RelayerAccount, now: float, **outcomes: SendResult) -> None:
-    pending = {f"tx{one.nonce}": one for one in of.pending_txs}
+def note(relayer_account: RelayerAccount, now: float, **outcomes: SendResult) -> None:
+    pending = {f"tx{one.nonce}": one for one in relayer_account.pending_txs}
     apply_sent_versions(
-        of, [SentVersion(pending[name], pending[name].latest, (outcome,)) for name, outcome in outcomes.items()], now
+        relayer_account,
+        [SentVersion(pending[name], pending[name].latest, (outcome,)) for name, outcome in outcomes.items()],
+        now,
     )
 
 
@@ -111,10 +113,16 @@ def test_conclusive_error_gives_bytes_up_immediately(outcome: SendResult) -> Non
 
 
 def test_size_refusal_shrinks_transactions_for_a_while() -> None:
-    of = account(tx(1), tx(2))
-    note(of, 0.0, tx1=SendResult.TOO_MUCH_GAS, tx2=SendResult.OVERSIZED)
-    assert (of.tx_limits.limits_at(1.0).gas, of.tx_limits.limits_at(1.0).bytes) == (4_000_000, 50_000)
-    assert (of.tx_limits.limits_at(601.0).gas, of.tx_limits.limits_at(601.0).bytes) == (TX_GAS_CAP, MAX_TX_BYTES)
+    relayer_account = account(tx(1), tx(2))
+    note(relayer_account, 0.0, tx1=SendResult.TOO_MUCH_GAS, tx2=SendResult.OVERSIZED)
+    assert (relayer_account.tx_limits.limits_at(1.0).gas, relayer_account.tx_limits.limits_at(1.0).bytes) == (
+        4_000_000,
+        50_000,
+    )
+    assert (relayer_account.tx_limits.limits_at(601.0).gas, relayer_account.tx_limits.limits_at(601.0).bytes) == (
+        TX_GAS_CAP,
+        MAX_TX_BYTES,
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,10 +138,10 @@ def test_size_refusal_shrinks_transactions_for_a_while() -> None:
 )
 def test_other_errors_keep_the_bytes(outcome: SendResult) -> None:
     one = tx(1)
-    of = account(one, tx(2))
+    relayer_account = account(one, tx(2))
     for n in range(500):
-        of.head_number = n
-        note(of, 5.0 * n, tx1=outcome, tx2=SendResult.ACCEPTED)
+        relayer_account.head_number = n
+        note(relayer_account, 5.0 * n, tx1=outcome, tx2=SendResult.ACCEPTED)
     assert not one.is_unsendable
 
 
@@ -148,12 +156,12 @@ def test_turn_does_not_begin_before_a_verdict(outcome: SendResult) -> None:
 
 def test_turn_begins_with_a_refusal_and_again_when_accepted() -> None:
     one = tx(1)
-    of = account(one)
-    note(of, 3.0, tx1=SendResult.REJECTED)
-    note(of, 4.0, tx1=SendResult.REJECTED)
+    relayer_account = account(one)
+    note(relayer_account, 3.0, tx1=SendResult.REJECTED)
+    note(relayer_account, 4.0, tx1=SendResult.REJECTED)
     assert (one.turn_started_at, one.is_accepted) == (3.0, False)
-    note(of, 5.0, tx1=SendResult.ACCEPTED)
-    note(of, 6.0, tx1=SendResult.REJECTED)
+    note(relayer_account, 5.0, tx1=SendResult.ACCEPTED)
+    note(relayer_account, 6.0, tx1=SendResult.REJECTED)
     assert (one.turn_started_at, one.is_accepted) == (5.0, True)
 
 
@@ -165,21 +173,23 @@ def test_a_self_transfer_is_not_given_up() -> None:
 
 @pytest.mark.parametrize("outcome", [SendResult.NOT_SERVED, SendResult.RATE_LIMITED])
 def test_queue_waits_while_the_endpoint_turns_bytes_away(outcome: SendResult) -> None:
-    of = account(tx(1))
-    assert of.has_unsent
-    note(of, 0.0, tx1=outcome)
-    assert of.has_unsent
-    note(of, 1.0, tx1=SendResult.REJECTED)
-    assert not of.has_unsent
+    relayer_account = account(tx(1))
+    assert relayer_account.has_unsent
+    note(relayer_account, 0.0, tx1=outcome)
+    assert relayer_account.has_unsent
+    note(relayer_account, 1.0, tx1=SendResult.REJECTED)
+    assert not relayer_account.has_unsent
 
 
 def test_accepted_self_transfer_keeps_the_refusal() -> None:
     """The caller must not conclude that a node may have the replaced bytes."""
     one = tx(1)
-    of = account(one)
-    note(of, 0.0, tx1=SendResult.TOO_MUCH_GAS)
-    of.pending_txs.replace(one, SignedVersion(b"\x09" * 32, b"", max_fee=12, max_tip=2, is_self_transfer=True))
-    note(of, 1.0, tx1=SendResult.ACCEPTED)
+    relayer_account = account(one)
+    note(relayer_account, 0.0, tx1=SendResult.TOO_MUCH_GAS)
+    relayer_account.pending_txs.replace(
+        one, SignedVersion(b"\x09" * 32, b"", max_fee=12, max_tip=2, is_self_transfer=True)
+    )
+    note(relayer_account, 1.0, tx1=SendResult.ACCEPTED)
     assert (one.is_unsent, one.refusal_code) == (False, "rpc_internal")
 
 
@@ -196,15 +206,15 @@ def test_given_up_bytes_are_counted_once_by_reason() -> None:
         return REGISTRY.get_sample_value("coordinatord_relay_replacements_total", {"reason": "oversized"}) or 0.0
 
     one, before = tx(1), counted()
-    of = account(one)
-    note(of, 0.0, tx1=SendResult.OVERSIZED)
-    note(of, 1.0, tx1=SendResult.OVERSIZED)
+    relayer_account = account(one)
+    note(relayer_account, 0.0, tx1=SendResult.OVERSIZED)
+    note(relayer_account, 1.0, tx1=SendResult.OVERSIZED)
     assert (one.is_unsendable, counted() - before) == (True, 1.0)
 
 
 def test_bytes_are_unsent_if_no_endpoint_served_them() -> None:
     kept, unheard = tx(1), tx(2)
-    of = account(kept, unheard)
-    note(of, 0.0, tx1=SendResult.NOT_SERVED, tx2=SendResult.NO_ANSWER)
-    note(of, 1.0, tx1=SendResult.NOT_SERVED, tx2=SendResult.NOT_SERVED)
+    relayer_account = account(kept, unheard)
+    note(relayer_account, 0.0, tx1=SendResult.NOT_SERVED, tx2=SendResult.NO_ANSWER)
+    note(relayer_account, 1.0, tx1=SendResult.NOT_SERVED, tx2=SendResult.NOT_SERVED)
     assert (kept.is_unsent, unheard.is_unsent) == (True, False)

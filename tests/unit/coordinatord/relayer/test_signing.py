@@ -48,25 +48,35 @@ def carried(version: SignedVersion | None) -> tuple[bool, int, bytes, bytes]:
 
 
 async def test_raised_fee_keeps_the_relay_unchanged() -> None:
-    of = account()
-    assert carried(await sign_replacement(of, pending(is_self_transfer=False))) == (False, GAS, TARGET, CALLDATA)
+    relayer_account = account()
+    assert carried(await sign_replacement(relayer_account, pending(is_self_transfer=False))) == (
+        False,
+        GAS,
+        TARGET,
+        CALLDATA,
+    )
 
 
 async def test_self_transfer_stays_one_when_its_fee_is_raised() -> None:
     """The relay went back to the queue. The original bytes would execute it a second time."""
-    of = account()
-    assert carried(await sign_replacement(of, pending(is_self_transfer=True))) == (True, BASE_GAS, of.address, b"")
+    relayer_account = account()
+    assert carried(await sign_replacement(relayer_account, pending(is_self_transfer=True))) == (
+        True,
+        BASE_GAS,
+        relayer_account.address,
+        b"",
+    )
 
 
 async def test_unsendable_bytes_become_a_self_transfer_in_place() -> None:
-    of, tx = account(), pending(is_self_transfer=False)
+    relayer_account, tx = account(), pending(is_self_transfer=False)
     tx.is_unsendable = True
-    assert carried(await sign_replacement(of, tx)) == (True, BASE_GAS, of.address, b"")
+    assert carried(await sign_replacement(relayer_account, tx)) == (True, BASE_GAS, relayer_account.address, b"")
 
 
 async def test_version_records_its_fees_and_transfers_nothing() -> None:
-    of = account()
-    version = await sign_replacement(of, pending(is_self_transfer=False))
+    relayer_account = account()
+    version = await sign_replacement(relayer_account, pending(is_self_transfer=False))
     assert version is not None
     chain, nonce, tip, cap, _gas, _to, value, *_ = rlp.decode_list(version.signed_bytes[1:])
     numbers = [int.from_bytes(field, "big") for field in (chain, nonce, tip, cap, value) if isinstance(field, bytes)]
@@ -75,22 +85,22 @@ async def test_version_records_its_fees_and_transfers_nothing() -> None:
 
 
 async def test_transaction_that_the_market_still_pays_is_left_as_it_is() -> None:
-    of = account()
-    of.fee_market = FeeMarket(base_fee=GWEI, tip=GWEI)
+    relayer_account = account()
+    relayer_account.fee_market = FeeMarket(base_fee=GWEI, tip=GWEI)
     tx = pending(is_self_transfer=False)
-    assert await sign_replacement(of, tx) is None
+    assert await sign_replacement(relayer_account, tx) is None
     tx.is_underpriced = True  # unless a node reported the fee as too low
-    assert await sign_replacement(of, tx) is not None
+    assert await sign_replacement(relayer_account, tx) is not None
 
 
 async def test_ceiling_limits_repricing_but_not_self_transfers() -> None:
-    of, tx = account(), pending(is_self_transfer=False)
-    of.fee_ceiling = CEILING
-    assert await sign_replacement(of, tx) is None
+    relayer_account, tx = account(), pending(is_self_transfer=False)
+    relayer_account.fee_ceiling = CEILING
+    assert await sign_replacement(relayer_account, tx) is None
     tx.is_unsendable = True
-    version = await sign_replacement(of, tx)
+    version = await sign_replacement(relayer_account, tx)
     assert version is not None
-    assert carried(version) == (True, BASE_GAS, of.address, b"")
+    assert carried(version) == (True, BASE_GAS, relayer_account.address, b"")
     assert tx.fee.max_fee < version.max_fee < 4 * GWEI
 
 
@@ -153,9 +163,9 @@ CONNECTION: Final[Any] = None
 
 
 async def test_plans_get_consecutive_nonces_and_are_stored(tables: Tables) -> None:
-    of, tables.next = account(), 5
-    of.nonce_floor = 4
-    pending, failure = await sign_planned(CONNECTION, of, [planned(1), planned(2, 3)])
+    relayer_account, tables.next = account(), 5
+    relayer_account.nonce_floor = 4
+    pending, failure = await sign_planned(CONNECTION, relayer_account, [planned(1), planned(2, 3)])
     assert failure is None
     assert [(tx.nonce, tx.target, tx.calldata, tx.gas_limit) for tx in tables.inserted] == [
         (5, b"\x01" * 20, b"\x00\x01", GAS + 1),
@@ -181,33 +191,33 @@ async def test_plans_get_consecutive_nonces_and_are_stored(tables: Tables) -> No
 async def test_foreign_nonces_are_recorded_and_skipped(
     floor: int, given_out: int | None, first: int, foreign: list[range], tables: Tables
 ) -> None:
-    of, tables.next = account(), given_out
-    of.nonce_floor = floor
-    await sign_planned(CONNECTION, of, [planned(1)])
+    relayer_account, tables.next = account(), given_out
+    relayer_account.nonce_floor = floor
+    await sign_planned(CONNECTION, relayer_account, [planned(1)])
     assert ([tx.nonce for tx in tables.inserted], tables.foreign) == ([first], foreign)
 
 
 async def test_nothing_is_signed_behind_a_false_count_of_used_nonces(tables: Tables) -> None:
-    tables.next, of = 6, account()
-    of.nonce_floor = 1_000_000
+    tables.next, relayer_account = 6, account()
+    relayer_account.nonce_floor = 1_000_000
     with pytest.raises(Retryable, match="the node counts"):
-        await sign_planned(CONNECTION, of, [planned(1)])
+        await sign_planned(CONNECTION, relayer_account, [planned(1)])
     assert tables.foreign == []
 
 
 async def test_nonces_start_behind_unknown_bytes_in_a_pool(tables: Tables) -> None:
-    of = account()
-    of.nonce_floor, of.pool_nonces_end = 5, 7
-    await sign_planned(CONNECTION, of, [planned(1)])
+    relayer_account = account()
+    relayer_account.nonce_floor, relayer_account.pool_nonces_end = 5, 7
+    await sign_planned(CONNECTION, relayer_account, [planned(1)])
     assert [tx.nonce for tx in tables.inserted] == [7]
 
 
 async def test_fee_of_new_bytes_is_the_markets_below_the_ceiling(tables: Tables) -> None:
-    of = account()
-    await sign_planned(CONNECTION, of, [planned(1)])
-    of.fee_ceiling = CEILING
-    await sign_planned(CONNECTION, of, [planned(1)])
-    await sign_self_transfer(CONNECTION, of, 9, None)
+    relayer_account = account()
+    await sign_planned(CONNECTION, relayer_account, [planned(1)])
+    relayer_account.fee_ceiling = CEILING
+    await sign_planned(CONNECTION, relayer_account, [planned(1)])
+    await sign_self_transfer(CONNECTION, relayer_account, 9, None)
     assert [(tx.latest.max_fee, tx.latest.max_tip) for tx in tables.inserted] == [
         (101 * GWEI, GWEI),
         *[attrs.astuple(CEILING.limit_fee(Fee(101 * GWEI, GWEI)))] * 2,
@@ -218,8 +228,8 @@ async def test_fee_of_new_bytes_is_the_markets_below_the_ceiling(tables: Tables)
 async def test_relays_after_a_failed_signature_stay_queued(
     refuses: set[int], stored: list[int], tables: Tables
 ) -> None:
-    of = attrs.evolve(account(), signer=Program(refuses).signer())
-    pending, failure = await sign_planned(CONNECTION, of, [planned(1), planned(2)])
+    relayer_account = attrs.evolve(account(), signer=Program(refuses).signer())
+    pending, failure = await sign_planned(CONNECTION, relayer_account, [planned(1), planned(2)])
     assert isinstance(failure, SignerUnavailable)
     assert [tx.nonce for tx in pending] == [tx.nonce for tx in tables.inserted] == stored
     assert [relay for relay, *_ in tables.bound] == [1] * len(stored)
@@ -227,36 +237,42 @@ async def test_relays_after_a_failed_signature_stay_queued(
 
 
 async def test_unstored_nonce_is_filled_by_a_self_transfer(tables: Tables) -> None:
-    of = account()
-    fill = await sign_self_transfer(CONNECTION, of, 9, None)
+    relayer_account = account()
+    fill = await sign_self_transfer(CONNECTION, relayer_account, 9, None)
     [stored] = tables.inserted
     assert fill is stored
-    assert (fill.id, fill.nonce, fill.target, fill.calldata, fill.gas_limit) == (100, 9, of.address, b"", BASE_GAS)
-    assert [carried(version) for version in fill.versions] == [(True, BASE_GAS, of.address, b"")]
+    assert (fill.id, fill.nonce, fill.target, fill.calldata, fill.gas_limit) == (
+        100,
+        9,
+        relayer_account.address,
+        b"",
+        BASE_GAS,
+    )
+    assert [carried(version) for version in fill.versions] == [(True, BASE_GAS, relayer_account.address, b"")]
 
 
 @pytest.mark.parametrize("known", [True, False])
 async def test_lost_nonce_is_filled_beside_older_versions(known: bool, tables: Tables) -> None:
-    of, lost = account(), pending(is_self_transfer=False)
+    relayer_account, lost = account(), pending(is_self_transfer=False)
     if known:
-        of.lost_txs.add(lost)
-    fill = await sign_self_transfer(CONNECTION, of, 7, 1)
+        relayer_account.lost_txs.add(lost)
+    fill = await sign_self_transfer(CONNECTION, relayer_account, 7, 1)
     [(tx_id, gas, version)] = tables.filled
-    assert (tx_id, gas, carried(version)) == (1, BASE_GAS, (True, BASE_GAS, of.address, b""))
-    assert (fill.id, fill.nonce, fill.target, fill.gas_limit) == (1, 7, of.address, BASE_GAS)
+    assert (tx_id, gas, carried(version)) == (1, BASE_GAS, (True, BASE_GAS, relayer_account.address, b""))
+    assert (fill.id, fill.nonce, fill.target, fill.gas_limit) == (1, 7, relayer_account.address, BASE_GAS)
     assert fill.versions == [*(lost.versions if known else []), version]
     assert tables.inserted == []
 
 
 async def test_self_transfer_that_was_lost_is_sent_again_as_it_is(tables: Tables) -> None:
-    of, lost = account(), pending(is_self_transfer=False)
+    relayer_account, lost = account(), pending(is_self_transfer=False)
     lost.versions += pending(is_self_transfer=True).versions
-    of.lost_txs.add(lost)
-    fill = await sign_self_transfer(CONNECTION, of, 7, 1)
+    relayer_account.lost_txs.add(lost)
+    fill = await sign_self_transfer(CONNECTION, relayer_account, 7, 1)
     assert fill.versions == lost.versions
     assert tables.filled == [(1, BASE_GAS, lost.latest)]
     assert fill.versions is not lost.versions
-    assert of.fee_ceiling is NO_CEILING
+    assert relayer_account.fee_ceiling is NO_CEILING
 
 
 def transaction(nonce: int) -> Transaction:
