@@ -158,45 +158,44 @@ async def test_key_whose_callers_left_is_not_read(line: PreparedConnection, tabl
 
 @pytest.fixture
 def line() -> PreparedConnection:
-    return None  # type: ignore[return-value] # handed through and never looked at
+    return None  # type: ignore[return-value] # passed on and never used
 
 
-NO_LINE: PreparedConnection = None  # type: ignore[assignment] # handed through and never looked at
+NO_LINE: PreparedConnection = None  # type: ignore[assignment] # passed on and never used
 AT_5, AT_6 = Snapshot(5, b"a", 1), Snapshot(6, b"b", 2)
 
 
 @attrs.define
-class Index:
-    stands: Snapshot = AT_5
+class FakeIndex:
+    """Index with a scripted position. `reads` counts the reads of its position."""
+
+    newest: Snapshot = AT_5
     clock: float = 100.0
-    asked: int = 0
-    trouble: Exception | None = None
+    reads: int = 0
 
     async def read(self, _: PreparedConnection) -> Snapshot:
-        self.asked += 1
-        if self.trouble is not None:
-            raise self.trouble
-        return self.stands
+        self.reads += 1
+        return self.newest
 
     def position(self) -> FreshValue[Snapshot]:
         return FreshValue(NO_LINE, self.read, lambda: self.clock)
 
 
 async def test_position_is_known_briefly_after_a_read() -> None:
-    index = Index()
+    index = FakeIndex()
     position = index.position()
     assert position.recent_value() is None
     assert await position.get() == AT_5
-    index.stands = AT_6
+    index.newest = AT_6
     index.clock += 0.4 * MAX_AGE_S
     assert position.recent_value() == AT_5
     index.clock += 0.7 * MAX_AGE_S
     assert position.recent_value() is None
-    assert index.asked == 1
+    assert index.reads == 1
 
 
 async def test_forgotten_position_is_read_again() -> None:
-    index = Index()
+    index = FakeIndex()
     position = index.position()
     await position.get()
     position.invalidate()
@@ -207,18 +206,18 @@ async def test_forgotten_position_is_read_again() -> None:
 
 
 async def test_tolerant_reader_queries_less_often() -> None:
-    index = Index()
+    index = FakeIndex()
     position = index.position()
     assert await position.get_recent(5 * MAX_AGE_S) == AT_5
-    index.stands = AT_6
+    index.newest = AT_6
     index.clock += 2 * MAX_AGE_S
     assert await position.get_recent(5 * MAX_AGE_S) == AT_5
-    assert index.asked == 1
+    assert index.reads == 1
     assert await position.get_recent() == AT_6
 
 
 async def test_position_from_another_read_needs_no_query() -> None:
-    index = Index()
+    index = FakeIndex()
     position = index.position()
     learn = position.begin_read()
     index.clock += 0.4 * MAX_AGE_S
@@ -226,11 +225,11 @@ async def test_position_from_another_read_needs_no_query() -> None:
     assert position.recent_value() == AT_5
     index.clock += 0.7 * MAX_AGE_S  # the age counts from the start of the request
     assert position.recent_value() is None
-    assert index.asked == 0
+    assert index.reads == 0
 
 
 async def test_late_answer_of_an_earlier_request_is_ignored() -> None:
-    index = Index()
+    index = FakeIndex()
     position = index.position()
     earlier = position.begin_read()
     index.clock += 0.1 * MAX_AGE_S
@@ -241,7 +240,7 @@ async def test_late_answer_of_an_earlier_request_is_ignored() -> None:
 
 
 async def test_position_requested_before_a_reset_is_not_recent() -> None:
-    index = Index()
+    index = FakeIndex()
     position = index.position()
     learn = position.begin_read()
     index.clock += 0.1 * MAX_AGE_S
@@ -274,82 +273,84 @@ class Position:
 
 
 @attrs.define
-class Place:
+class FakeReplication:
+    """Primary and replicas with scripted answers, by database name. `reads` lists the databases that were read."""
+
     answers: dict[str, Snapshot | Exception]
     position: Position = attrs.field(factory=Position)
-    asked: list[str] = attrs.field(factory=list)
+    reads: list[str] = attrs.field(factory=list)
     now: float = 100.0
 
-    def source(self, copies: int = 1) -> IndexSource[str]:
-        replicas = [
-            Replica(f"r{n}", None, lambda: self.now)  # type: ignore[arg-type] # its pool is not asked here
-            for n in range(copies)
+    def index_source(self, replicas: int = 1) -> IndexSource[str]:
+        opened = [
+            Replica(f"r{n}", None, lambda: self.now)  # type: ignore[arg-type] # the pool is never used
+            for n in range(replicas)
         ]
-        return IndexSource("primary", [(replica, replica.name) for replica in replicas], self.position)  # type: ignore[arg-type]
+        return IndexSource("primary", [(replica, replica.name) for replica in opened], self.position)  # type: ignore[arg-type]
 
-    async def ask(self, source: str) -> tuple[Snapshot, str]:
-        self.asked.append(source)
-        answer = self.answers.get(source, NOW)
+    async def read_from(self, database: str) -> tuple[Snapshot, str]:
+        self.reads.append(database)
+        answer = self.answers.get(database, NOW)
         if isinstance(answer, Exception):
             raise answer
-        return answer, source
+        return answer, database
 
 
 async def test_standbys_at_the_head_take_turns() -> None:
-    place = Place({})
-    source = place.source(2)
-    assert [(await source.read(place.ask))[1] for _ in range(4)] == ["r0", "r1", "r0", "r1"]
+    replication = FakeReplication({})
+    source = replication.index_source(2)
+    assert [(await source.read(replication.read_from))[1] for _ in range(4)] == ["r0", "r1", "r0", "r1"]
 
 
 @pytest.mark.parametrize("told", [THEN, FORKED], ids=["behind", "another branch"])
 async def test_an_answer_of_another_block_is_not_taken(told: Snapshot) -> None:
-    place = Place({"r0": told})
-    assert await place.source().read(place.ask) == (NOW, "primary")
-    assert place.asked == ["r0", "primary"]
+    replication = FakeReplication({"r0": told})
+    assert await replication.index_source().read(replication.read_from) == (NOW, "primary")
+    assert replication.reads == ["r0", "primary"]
 
 
 async def test_position_is_learned_only_from_the_primary() -> None:
-    place = Place({"r0": THEN})
-    source = place.source()
-    await source.read(place.ask)
-    place.answers["r0"] = NOW
-    await source.read(place.ask)
-    assert place.asked == ["r0", "primary", "primary"]  # r0 is left out after its stale answer
-    place.now += 60
-    await source.read(place.ask)
-    assert place.asked[-1] == "r0"
-    assert place.position.learned == [NOW, NOW]
+    replication = FakeReplication({"r0": THEN})
+    source = replication.index_source()
+    await source.read(replication.read_from)
+    replication.answers["r0"] = NOW
+    await source.read(replication.read_from)
+    assert replication.reads == ["r0", "primary", "primary"]  # r0 is left out after its stale answer
+    replication.now += 60
+    await source.read(replication.read_from)
+    assert replication.reads[-1] == "r0"
+    assert replication.position.learned == [NOW, NOW]
 
 
 async def test_standby_ahead_is_believed_if_the_primary_agrees() -> None:
-    place = Place({}, Position(lately=THEN))
-    assert await place.source().read(place.ask) == (NOW, "r0")
-    unknown = Place({}, Position(lately=None))
-    assert await unknown.source().read(unknown.ask) == (NOW, "r0")
+    replication = FakeReplication({}, Position(lately=THEN))
+    assert await replication.index_source().read(replication.read_from) == (NOW, "r0")
+    unknown = FakeReplication({}, Position(lately=None))
+    assert await unknown.index_source().read(unknown.read_from) == (NOW, "r0")
 
 
 async def test_lagging_standby_is_asked_less_until_it_catches_up() -> None:
-    place = Place({"r0": THEN})
-    source = place.source()
+    replication = FakeReplication({"r0": THEN})
+    source = replication.index_source()
     for _ in range(600):
-        await source.read(place.ask)
-        place.now += 0.1
-    assert 9 <= place.asked.count("r0") <= 14  # of sixty seconds
-    place.answers["r0"] = NOW
-    place.now += 15
-    assert (await source.read(place.ask))[1] == "r0"
-    assert (await source.read(place.ask))[1] == "r0"
+        await source.read(replication.read_from)
+        replication.now += 0.1
+    assert 9 <= replication.reads.count("r0") <= 14  # of sixty seconds
+    replication.answers["r0"] = NOW
+    replication.now += 15
+    assert (await source.read(replication.read_from))[1] == "r0"
+    assert (await source.read(replication.read_from))[1] == "r0"
 
 
 @pytest.mark.parametrize("error", [Retryable("not_ready", "away"), ConnectionRefusedError(), ValueError("a dsn")])
 async def test_a_standby_that_fails_leaves_the_answer_to_the_primary(error: Exception) -> None:
-    place = Place({"r0": error})
-    source = place.source()
-    assert [(await source.read(place.ask))[1] for _ in range(3)] == ["primary"] * 3
-    assert place.asked.count("r0") == 1  # r0 is still left out
+    replication = FakeReplication({"r0": error})
+    source = replication.index_source()
+    assert [(await source.read(replication.read_from))[1] for _ in range(3)] == ["primary"] * 3
+    assert replication.reads.count("r0") == 1  # r0 is still left out
 
 
 async def test_error_of_the_primary_is_raised() -> None:
-    place = Place({"r0": THEN, "primary": Retryable("not_ready", "away")})
+    replication = FakeReplication({"r0": THEN, "primary": Retryable("not_ready", "away")})
     with pytest.raises(Retryable):
-        await place.source().read(place.ask)
+        await replication.index_source().read(replication.read_from)
