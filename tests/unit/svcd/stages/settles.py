@@ -50,7 +50,7 @@ class World:
     began: float = attrs.field(factory=trio.current_time)  # all times here count from this one
 
     @property
-    def times(self) -> list[float]:
+    def sent_at(self) -> list[float]:
         return [when for when, *_ in self.sent]
 
     @property
@@ -58,7 +58,7 @@ class World:
         return [(when, give_up_at, op) for when, op, give_up_at, _ in self.sent if "claimed" in op]
 
     @property
-    def signed(self) -> list[int]:
+    def signed_at(self) -> list[int]:
         return [op["at"] for _, op, *_ in self.sent]
 
     @property

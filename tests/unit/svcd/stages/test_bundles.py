@@ -190,21 +190,28 @@ async def test_large_outputs_leave_the_rest_not_run(market: Market, start: Start
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("model_input", "order", "reason"),
     [
-        (bundle_of("a", "b"), {"units_out": "107"}, "units_in_short"),  # 2 * 50 + ⌈2 * 8 / 2⌉ = 108
-        (bundle_of("a"), {"units_in": "0"}, "units_in_short"),
-        (bundle_of("a"), {"rate_in": "1000", "rate_out": "200", "units_out": "89"}, "units_in_short"),
-        ({"svc_bundle": 2, "items": []}, {}, "malformed_envelope"),
-        (bundle_input([BundleItem({"width": 8})]), {}, "media_input_refused"),
+        # The bundle costs 2 * 50 + ⌈2 * 8 / 2⌉ = 108 units of output, and the order pays for 107.
+        pytest.param(bundle_of("a", "b"), {"units_out": "107"}, "units_in_short", id="too few units out"),
+        # A bundle needs 1 unit of input, and the order pays for 0.
+        pytest.param(bundle_of("a"), {"units_in": "0"}, "units_in_short", id="no unit in"),
+        # A unit of input costs as much as 1000 / 200 = 5 units of output. The bundle costs 50 + 8 * 5 = 90 units of
+        # output, and the order pays for 89.
+        pytest.param(
+            bundle_of("a"),
+            {"rate_in": "1000", "rate_out": "200", "units_out": "89"},
+            "units_in_short",
+            id="dear input",
+        ),
+        pytest.param({"svc_bundle": 2, "items": []}, {}, "malformed_envelope", id="another version"),
+        pytest.param(bundle_input([BundleItem({"width": 8})]), {}, "media_input_refused", id="an image"),
     ],
-    ids=["too few units out", "no unit in", "dear input", "another version", "an image"],
 )
-async def test_bundle_that_does_not_fit_its_order_is_failed(
-    case: tuple[dict[str, Any], dict[str, str], str], market: Market, start: Start
+async def test_invalid_bundle_fails_before_any_item_runs(
+    model_input: dict[str, Any], order: dict[str, str], reason: str, market: Market, start: Start
 ) -> None:
-    model_input, changed, reason = case
-    job = post(market, model_input, **changed)
+    job = post(market, model_input, **order)
     async with start(models=(model_for("demo/text", {"text", "image"}),)) as running:
         assert await running.end_of(job) == ("failed", reason)
         assert running.backend.ran == []

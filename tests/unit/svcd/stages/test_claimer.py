@@ -48,9 +48,9 @@ class World:
     known: bool = False  # the journal has a result of the job
     claimed_at: int = 0  # on the chain, in seconds after the world began
     takes: float = 0.0
-    told: list[tuple[Any, ...]] = attrs.field(factory=list)
+    events: list[tuple[Any, ...]] = attrs.field(factory=list)
     sent: list[tuple[str, RequestBody, float]] = attrs.field(factory=list)
-    looked: list[float] = attrs.field(factory=list)
+    lookup_times: list[float] = attrs.field(factory=list)
     began: float = attrs.field(factory=trio.current_time)
 
     job_: Job = attrs.field(init=False)
@@ -99,7 +99,7 @@ class Coordinator:
     async def read_job(self, job_id: bytes) -> Job | None:
         world = self.world
         assert job_id == world.job_.job_id
-        world.looked.append(world.since)
+        world.lookup_times.append(world.since)
         row = world.rows.pop(0) if len(world.rows) > 1 else world.rows[0]
         if row is None:
             return None
@@ -124,7 +124,7 @@ class Clock:
         return self.world.began + unix_seconds - START
 
     def switch_time_source(self) -> None:
-        self.world.told.append(("stale",))
+        self.world.events.append(("time source switched",))
 
 
 @attrs.frozen
@@ -132,7 +132,7 @@ class Timings:
     world: World
 
     def record_relay(self, seconds: float) -> None:
-        self.world.told.append(("relayed", seconds))
+        self.world.events.append(("relayed", seconds))
 
 
 @attrs.frozen
@@ -157,7 +157,7 @@ class Slot:
     world: World
 
     def release(self) -> None:
-        self.world.told.append(("slot",))
+        self.world.events.append(("slot released",))
 
 
 @attrs.frozen
@@ -165,14 +165,14 @@ class Journal:
     world: World
 
     async def record_claiming(self, job: Job, model: str) -> bool:
-        self.world.told.append(("claiming", model))
+        self.world.events.append(("claiming", model))
         return not self.world.known
 
     async def record_claimed(self, job_id: bytes) -> None:
-        self.world.told.append(("claimed",))
+        self.world.events.append(("claimed",))
 
     async def record_end(self, job_id: bytes, state: str, reason: str) -> None:
-        self.world.told.append((state, reason))
+        self.world.events.append((state, reason))
 
 
 @attrs.frozen
@@ -180,10 +180,10 @@ class Exclusions:
     world: World
 
     def exclude_briefly(self, job_id: bytes) -> None:
-        self.world.told.append(("left for a while",))
+        self.world.events.append(("job excluded",))
 
     def pause_model(self, model: str) -> None:
-        self.world.told.append(("paused", model))
+        self.world.events.append(("model paused", model))
 
 
 @attrs.frozen
@@ -191,7 +191,7 @@ class ToOpen:
     world: World
 
     async def send(self, due: float, held: ClaimedJob) -> None:
-        self.world.told.append(("to open", due - self.world.began, held.pending_claim))
+        self.world.events.append(("to open", due - self.world.began, held.pending_claim))
 
 
 def claimer(world: World, offers: Any = None) -> Claimer:
@@ -210,80 +210,86 @@ def claimer(world: World, offers: Any = None) -> Claimer:
     return Claimer(provider_id=US, **given)
 
 
-async def told_of(world: World, *, pending: bool = False) -> list[tuple[Any, ...]]:
+async def events_of_claim(world: World, *, pending: bool = False) -> list[tuple[Any, ...]]:
+    """Claim one offer. Return the events that the collaborators recorded."""
     await claimer(world)._claim(world.offer(pending=pending))
-    return world.told
+    return world.events
 
 
 async def test_mined_claim_is_opened_until_its_sla_ends() -> None:
     before = count("svcd_jobs_claimed_total")
     await trio.sleep(100)
     world = World(takes=2.0)
-    assert await told_of(world) == [("claiming", "m"), ("relayed", 2.0), ("claimed",), ("to open", SLA, None)]
+    assert await events_of_claim(world) == [("claiming", "m"), ("relayed", 2.0), ("claimed",), ("to open", SLA, None)]
     assert world.sent == [("run", {"job": world.job_.job_id, "at": 0}, 90.0)]
     assert count("svcd_jobs_claimed_total") == before + 1
 
 
 async def test_claim_that_waited_for_its_post_is_not_timed() -> None:
-    assert ("relayed", 0.0) not in await told_of(World(), pending=True)
+    assert ("relayed", 0.0) not in await events_of_claim(World(), pending=True)
 
 
 async def test_job_withheld_after_its_offer_is_not_claimed() -> None:
     world = World(withheld=True)
-    assert await told_of(world) == [("slot",)]
+    assert await events_of_claim(world) == [("slot released",)]
     assert world.sent == []
 
 
 async def test_job_that_was_worked_on_before_is_left_for_a_while() -> None:
     world = World(known=True)
-    assert await told_of(world) == [("claiming", "m"), ("left for a while",), ("slot",)]
+    assert await events_of_claim(world) == [("claiming", "m"), ("job excluded",), ("slot released",)]
     assert world.sent == []
 
 
 @pytest.mark.parametrize(
-    ("outcome", "about", "reason"),
+    ("outcome", "expected_events", "reason"),
     [
-        (ChainRefused("PaymentRefused"), [("left for a while",)], "PaymentRefused"),
-        (ChainRefused("AtCapacity"), [("paused", "m")], "AtCapacity"),
-        (STALE_OP, [("stale",), ("paused", "m")], "StaleOp"),
-        (SignInRefused(403, "x"), [("paused", "m")], "status 403: x"),
-        (CoordinatorRefusal(499, "x"), [("paused", "m")], "status 499: x"),
+        (ChainRefused("PaymentRefused"), [("job excluded",)], "PaymentRefused"),
+        (ChainRefused("AtCapacity"), [("model paused", "m")], "AtCapacity"),
+        (STALE_OP, [("time source switched",), ("model paused", "m")], "StaleOp"),
+        (SignInRefused(403, "x"), [("model paused", "m")], "status 403: x"),
+        (CoordinatorRefusal(499, "x"), [("model paused", "m")], "status 499: x"),
         (REVERTED, [], "mined and reverted in 0xab"),
     ],
 )
 async def test_refused_claim_frees_its_slot_and_assigns_blame(
-    outcome: OpOutcome, about: list[tuple[str, ...]], reason: str
+    outcome: OpOutcome, expected_events: list[tuple[str, ...]], reason: str
 ) -> None:
     world = World([outcome])
-    assert await told_of(world) == [("claiming", "m"), *about, ("not_claimed", reason), ("slot",)]
-    assert world.looked == []
+    assert await events_of_claim(world) == [
+        ("claiming", "m"),
+        *expected_events,
+        ("not_claimed", reason),
+        ("slot released",),
+    ]
+    assert world.lookup_times == []
 
 
 @pytest.mark.parametrize("pending", [True, False])
 async def test_unknown_job_is_fine_while_its_post_is_pending(pending: bool) -> None:
-    told = await told_of(World([ChainRefused("UnknownJob")]), pending=pending)
-    assert (("left for a while",) in told) is not pending
-    assert ("left for a while",) in await told_of(World([ChainRefused("PaymentRefused")]), pending=True)
+    events = await events_of_claim(World([ChainRefused("UnknownJob")]), pending=pending)
+    assert (("job excluded",) in events) is not pending
+    assert ("job excluded",) in await events_of_claim(World([ChainRefused("PaymentRefused")]), pending=True)
 
 
 @pytest.mark.parametrize("outcome", [AWAY, NOT_OPEN, CoordinatorRefusal(500, None), OpPending("0xab")])
 async def test_ambiguous_claim_is_looked_up_until_it_ends(outcome: OpOutcome) -> None:
     world = World([outcome], ["away", None, (OPEN, US), (CLAIMED, US)])
-    told = await told_of(world)
-    assert told[-2:] == [("claimed",), ("to open", SLA, None)]
-    assert world.looked == [0.0, 2.0, 4.0, 6.0]
+    events = await events_of_claim(world)
+    assert events[-2:] == [("claimed",), ("to open", SLA, None)]
+    assert world.lookup_times == [0.0, 2.0, 4.0, 6.0]
 
 
 @pytest.mark.parametrize("row", [(CLAIMED, ANOTHER), (SETTLED, US), (CANCELLED, US)])
 async def test_job_that_is_anothers_or_has_ended_is_not_claimed(row: tuple[JobState, int]) -> None:
-    told = await told_of(World([AWAY], [row]))
-    assert told[-2:] == [("not_claimed", "no answer"), ("slot",)]
+    events = await events_of_claim(World([AWAY], [row]))
+    assert events[-2:] == [("not_claimed", "no answer"), ("slot released",)]
 
 
 async def test_unheard_claim_is_left_to_reconciliation() -> None:
     world = World([AWAY], [(OPEN, 0)])
-    assert await told_of(world) == [("claiming", "m"), ("slot",)]
-    assert world.looked == [2.0 * n for n in range(45)]  # the next look would come when the time is over
+    assert await events_of_claim(world) == [("claiming", "m"), ("slot released",)]
+    assert world.lookup_times == [2.0 * n for n in range(45)]  # the next look would come when the time is over
 
 
 async def test_unexpected_failure_costs_no_slot() -> None:
@@ -297,8 +303,8 @@ async def test_unexpected_failure_costs_no_slot() -> None:
 
     with trio.move_on_after(10):
         await claimer(world, Channel()).serve()
-    assert world.told[:2] == [("claiming", "m"), ("slot",)]
-    assert world.told[-1] == ("to open", SLA, None)
+    assert world.events[:2] == [("claiming", "m"), ("slot released",)]
+    assert world.events[-1] == ("to open", SLA, None)
 
 
 def permit() -> tuple[PendingClaim, list[str]]:
@@ -309,7 +315,7 @@ def permit() -> tuple[PendingClaim, list[str]]:
 async def test_job_run_ahead_is_opened_before_its_claim() -> None:
     ahead, over = permit()
     world = World([OpStored(), MINED], permits=ahead)
-    assert await told_of(world, pending=True) == [("claiming", "m"), ("to open", SLA, ahead), ("claimed",)]
+    assert await events_of_claim(world, pending=True) == [("claiming", "m"), ("to open", SLA, ahead), ("claimed",)]
     assert [(how, until) for how, _, until in world.sent] == [("store", 90.0), ("run", 90.0)]
     assert world.sent[0][1] == world.sent[1][1]
     assert (ahead.is_confirmed, over) == (True, ["over"])
@@ -318,7 +324,12 @@ async def test_job_run_ahead_is_opened_before_its_claim() -> None:
 async def test_job_run_ahead_whose_claim_is_refused_is_refused_with_it() -> None:
     ahead, over = permit()
     world = World([OpStored(), STALE_OP], permits=ahead)
-    assert await told_of(world) == [("claiming", "m"), ("to open", SLA, ahead), ("stale",), ("paused", "m")]
+    assert await events_of_claim(world) == [
+        ("claiming", "m"),
+        ("to open", SLA, ahead),
+        ("time source switched",),
+        ("model paused", "m"),
+    ]
     assert (ahead.is_confirmed, ahead.is_decided, over) == (False, True, ["over"])
     assert ahead._refusal == "StaleOp"
 
@@ -326,21 +337,23 @@ async def test_job_run_ahead_whose_claim_is_refused_is_refused_with_it() -> None
 async def test_job_run_ahead_without_a_known_end_stays_at_stake() -> None:
     ahead, over = permit()
     world = World([OpStored(), AWAY], permits=ahead)
-    assert await told_of(world) == [("claiming", "m"), ("to open", SLA, ahead)]
+    assert await events_of_claim(world) == [("claiming", "m"), ("to open", SLA, ahead)]
     assert (ahead.is_decided, over) == (False, [])
 
 
-@pytest.mark.parametrize("row", [(CLAIMED, US), (SETTLED, US)])
-async def test_job_run_ahead_may_have_ended_through_us(row: tuple[JobState, int]) -> None:
+@pytest.mark.parametrize("row", [(CLAIMED, US), (SETTLED, US)], ids=["claimed", "already settled"])
+async def test_unanswered_claim_is_confirmed_by_the_index(row: tuple[JobState, int]) -> None:
+    """The job started before its claim was mined, so this provider may even have settled it."""
     ahead, _ = permit()
-    await claimer(world := World([OpStored(), AWAY], [row], permits=ahead))._claim(world.offer())
+    world = World([OpStored(), AWAY], [row], permits=ahead)
+    await claimer(world)._claim(world.offer())
     assert ahead.is_confirmed
 
 
 async def test_coordinator_that_cannot_store_a_claim_tells_its_end() -> None:
     ahead, over = permit()
     world = World([MINED], permits=ahead)
-    assert (await told_of(world))[-1] == ("to open", SLA, None)
+    assert (await events_of_claim(world))[-1] == ("to open", SLA, None)
     assert ([how for how, *_ in world.sent], over) == (["store"], ["over"])
 
 
@@ -417,23 +430,23 @@ async def test_lagging_index_is_waited_for(row: tuple[JobState, int]) -> None:
     world = World(rows=[(CLAIMED, US), None, row])
     found = await world.lookup().look_up_after(ChainRefused("NotClaimed"), world.held())
     assert found.state == ("settled" if row[0] == SETTLED else "ended")
-    assert world.looked == [0.0, 2.0, 4.0]
+    assert world.lookup_times == [0.0, 2.0, 4.0]
 
 
 async def test_open_index_confirms_a_missing_claim() -> None:
     world = World(rows=[None, (JobState.OPEN, 0)])
     assert (await world.lookup().look_up_after(ChainRefused("NotClaimed"), world.held())).state == "open"
-    assert world.looked == [0.0, 2.0]
+    assert world.lookup_times == [0.0, 2.0]
 
 
 async def test_lagging_index_is_waited_for_at_most_a_minute() -> None:
     world = World(rows=[(CLAIMED, US)])
     assert (await world.lookup().look_up_after(ChainRefused("NotClaimed"), world.held())).state == "held"
-    assert world.looked == [2.0 * n for n in range(31)]
+    assert world.lookup_times == [2.0 * n for n in range(31)]
 
 
 @pytest.mark.parametrize("outcome", [ChainRefused("SlaExpired"), AWAY, REVERTED])
 async def test_index_is_believed_at_once_after_any_other_answer(outcome: OpOutcome) -> None:
     world = World(rows=[(CLAIMED, US)])
     assert (await world.lookup().look_up_after(outcome, world.held())).state == "held"
-    assert world.looked == [0.0]
+    assert world.lookup_times == [0.0]

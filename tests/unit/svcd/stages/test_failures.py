@@ -11,8 +11,10 @@ import pytest
 import trio
 from PIL import Image
 
+from common.api.states import EndedBecause
 from common.box import SecretKey
 from common.canonical_json import canonical
+from svcd.backends.discount import AskRates
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import ModelWork, WorkOutput
 from tests.support.fakes.market import CLAIMED, Market
@@ -266,27 +268,31 @@ async def test_job_ends_with_its_reason_and_its_slot_is_free(case: Case, market:
 
 
 async def test_settle_without_a_sign_in_is_not_sent(market: Market, start: Start) -> None:
-    async def meanwhile(work: ModelWork) -> WorkOutput:
+    """The session is lost during the work, and the next sign-in is refused. The fail is sent once sign-in works
+    again."""
+
+    async def work_and_lose_session(work: ModelWork) -> WorkOutput:
         market.sessions.clear()
         market.always["session"] = instead(error(403, "not_registered"))
         return WorkOutput(work.input, 1)
 
     job = market.post()
-    async with start(backend=Backend(meanwhile)) as running:
+    async with start(backend=Backend(work_and_lose_session)) as running:
         await running.until(lambda: running.entry(job) == ("failing", "session_http_403"))
         del market.always["session"]
         assert await running.end_of(job) == ("failed", "session_http_403")
-    assert market.jobs[job]["ended_because"] == 3
+    assert market.jobs[job]["ended_because"] == EndedBecause.PROVIDER_FAIL
     assert job not in market.results
 
 
 async def test_withheld_key_fails_the_job_within_300_seconds(market: Market, start: Start) -> None:
+    """The limit is independent of the job's window, which is a day here."""
     market.always["release"] = instead(error(503, "job_read", retryable=True))
     job = open_job(market, sla_secs="86400")
-    offered = model_for("demo/text", {"text"}, asks={86_400: next(iter(model_for("x", {"text"}).asks.values()))})
+    offered = model_for("demo/text", {"text"}, asks={86_400: AskRates(100, 200)})
     async with start(models=(offered,)) as running:
         began = trio.current_time()
-        await running.end_of(job)
+        assert await running.end_of(job) == ("failed", "escrow_unreachable")
         assert trio.current_time() - began < 300
 
 

@@ -1,7 +1,6 @@
 """The settler alone: how it handles each answer and each look at the job, and when."""
 
 import io
-from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
@@ -29,14 +28,15 @@ from tests.unit.svcd.stages.settles import (
 )
 
 
-def settling(world: World) -> Callable[[SealedJob], Awaitable[None]]:
-    given = world.collaborators("coordinator", "signer", "clock", "lookup", "timings", "pipeline")
-    return Settler(**given).step
+async def settle(world: World, job: SealedJob) -> None:
+    """Run the settler for one job, with the scripted answers of `world`."""
+    collaborators = world.collaborators("coordinator", "signer", "clock", "lookup", "timings", "pipeline")
+    await Settler(**collaborators).step(job)
 
 
 async def failure_of(world: World, job: SealedJob) -> str:
     with pytest.raises(WorkFailed) as failure:
-        await settling(world)(job)
+        await settle(world, job)
     assert world.ends == []
     return failure.value.reason
 
@@ -44,7 +44,7 @@ async def failure_of(world: World, job: SealedJob) -> str:
 async def test_settle_has_the_result_and_is_sent_once_per_round() -> None:
     await trio.sleep(100)
     world, job = World([MINED], takes=2.0), held()
-    await settling(world)(sealed(job))
+    await settle(world, sealed(job))
     [(_, op, give_up_at, resend)] = world.sent
     assert op == {"job": job.job.job_id, "tok": 5, "at": 0, "result": base64_of(b"result")}
     assert (give_up_at, resend) == (SLA, False)
@@ -54,21 +54,21 @@ async def test_settle_has_the_result_and_is_sent_once_per_round() -> None:
 
 async def test_settle_of_a_job_run_ahead_is_not_timed() -> None:
     world = World([MINED], takes=2.0)
-    await settling(world)(sealed(held(ahead=True)))
+    await settle(world, sealed(held(ahead=True)))
     assert world.relayed_in == []
 
 
 @pytest.mark.parametrize("kept", [b"kept", io.BytesIO(b"kept")], ids=["row", "file"])
 async def test_result_of_an_earlier_run_is_read_from_the_journal(kept: bytes | io.BytesIO) -> None:
     world = World([MINED], kept=kept)
-    await settling(world)(sealed(held(), result=None))
+    await settle(world, sealed(held(), result=None))
     assert world.sent[0][1]["result"] == base64_of(b"kept")
     assert isinstance(kept, bytes) or kept.closed
 
 
 async def test_lapsed_upload_is_repeated() -> None:
     world, job = World([UNKNOWN_RESULT]), held()
-    await settling(world)(sealed(job, result=None, result_cid=CID))
+    await settle(world, sealed(job, result=None, result_cid=CID))
     assert world.sent[0][1] == {"job": job.job.job_id, "tok": 5, "at": 0, "result_cid": CID}
     assert world.ends == [("to upload", SLA, job, 5, None)]
     assert await failure_of(World([UNKNOWN_RESULT]), sealed(held())) == "settle_http_400"
@@ -88,7 +88,7 @@ async def test_lapsed_upload_is_repeated() -> None:
 async def test_permanent_refusal_ends_the_job(outcome: OpOutcome, reason: str) -> None:
     world, job = World([outcome]), held()
     assert await failure_of(world, sealed(job)) == reason
-    assert world.times == [0.0]
+    assert world.sent_at == [0.0]
     assert world.asked == [("after", outcome, job)]
 
 
@@ -108,35 +108,35 @@ async def test_permanent_refusal_ends_the_job(outcome: OpOutcome, reason: str) -
 async def test_temporary_failure_is_retried_until_the_sla_ends(outcome: OpOutcome, reason: str) -> None:
     world = World([outcome])
     assert await failure_of(world, sealed(held(window_ends_at=35.0))) == reason
-    assert world.times == [0.0, 1.0, 3.0, 7.0, 15.0, 25.0]  # at 25 s, the next look would fall on the end of the SLA
+    assert world.sent_at == [0.0, 1.0, 3.0, 7.0, 15.0, 25.0]  # at 25 s, the next look would fall on the end of the SLA
     assert world.stale == (5 if outcome == STALE_OP else 0)
 
 
 @pytest.mark.parametrize("outcome", [AWAY, PENDING, REVERTED, CoordinatorRefusal(400, None)])
 async def test_settled_job_counts_whatever_was_answered(outcome: OpOutcome) -> None:
     world, job = World([outcome], ["settled"]), held()
-    await settling(world)(sealed(job))
+    await settle(world, sealed(job))
     assert world.ends == [("settled", job, 3.0)]
     assert len(world.sent) == 1
 
 
 async def test_stale_settle_is_signed_again() -> None:
     world = World([STALE_OP, AWAY, MINED])
-    await settling(world)(sealed(held()))
-    assert (world.times, world.signed) == ([0.0, 1.0, 3.0], [0, 1, 1])
+    await settle(world, sealed(held()))
+    assert (world.sent_at, world.signed_at) == ([0.0, 1.0, 3.0], [0, 1, 1])
     slow = World([AWAY, AWAY, AWAY, MINED], takes=249.0)
-    await settling(slow)(sealed(held()))
-    assert (slow.times, slow.signed) == ([0.0, 250.0, 501.0, 754.0], [0, 0, 501, 501])
+    await settle(slow, sealed(held()))
+    assert (slow.sent_at, slow.signed_at) == ([0.0, 250.0, 501.0, 754.0], [0, 0, 501, 501])
     edge = World([AWAY, AWAY, AWAY, MINED], takes=248.5)
-    await settling(edge)(sealed(held()))
-    assert (edge.times, edge.signed) == ([0.0, 249.5, 500.0, 752.5], [0, 0, 0, 752])
+    await settle(edge, sealed(held()))
+    assert (edge.sent_at, edge.signed_at) == ([0.0, 249.5, 500.0, 752.5], [0, 0, 0, 752])
 
 
 @pytest.mark.parametrize("reason", ["NotClaimed", "UnknownJob"])
 async def test_reorged_claim_is_awaited_while_it_can_return(reason: str) -> None:
     world, job = World([ChainRefused(reason)], ["unknown"]), held(sla_secs=SLA, window_ends_at=SLA)
     assert await failure_of(world, sealed(job)) == f"settle_{reason}"
-    last = world.times[-1]
+    last = world.sent_at[-1]
     assert CLAIM_LIFETIME_S <= last < CLAIM_LIFETIME_S + 10  # claimed at 0
     # While the claim may be mined again, one look is enough. After that, wait for the index.
     assert {kind for kind, *_ in world.asked[:-1]} == {"of"}
@@ -147,19 +147,19 @@ async def test_job_whose_claim_is_gone_is_reclaimed_and_settled() -> None:
     """The chain rejected the claim when it was sent again, so waiting alone would not help."""
     await trio.sleep(100)
     world, job = World([*[NOT_CLAIMED] * 5, AWAY, *[NOT_CLAIMED] * 2, STALE_OP, NOT_CLAIMED, MINED], ["open"]), held()
-    await settling(world)(sealed(job))
+    await settle(world, sealed(job))
     assert world.claims == [
         (25.0, 115.0, {"claimed": job.job.job_id, "at": 25}),
         (55.0, 145.0, {"claimed": job.job.job_id, "at": 55}),
     ]
-    assert world.times == [0.0, 1.0, 3.0, 7.0, 15.0, 25.0, 25.0, 35.0, 45.0, 55.0, 55.0]
+    assert world.sent_at == [0.0, 1.0, 3.0, 7.0, 15.0, 25.0, 25.0, 35.0, 45.0, 55.0, 55.0]
     [(how, settled, started)] = world.ends
     assert (how, settled.job, started, world.stale) == ("settled", job.job, 3.0, 1)
 
 
 async def test_stale_second_claim_corrects_the_clock() -> None:
     world = World([*[NOT_CLAIMED] * 5, STALE_OP, MINED], ["open"])
-    await settling(world)(sealed(held()))
+    await settle(world, sealed(held()))
     assert ([when for when, *_ in world.claims], world.stale) == ([25.0], 1)
 
 
@@ -169,13 +169,13 @@ async def test_job_run_ahead_is_reclaimed_after_its_claims_block(*, confirmed: b
     world, job = World([*[NOT_CLAIMED] * 8, MINED], ["open"]), held(ahead=True)
     if job.pending_claim is not None and confirmed:
         job.pending_claim.confirm()
-    await settling(world)(sealed(job))
+    await settle(world, sealed(job))
     assert [when for when, *_ in world.claims] == claims
 
 
 async def test_claim_that_may_return_is_not_resent() -> None:
     world = World([*[NOT_CLAIMED] * 8, MINED], ["open", "open", "open", "open", "held", "open", "open", "held"])
-    await settling(world)(sealed(held()))
+    await settle(world, sealed(held()))
     assert world.claims == []
 
 
@@ -185,10 +185,10 @@ async def test_open_job_ends_at_its_expiry() -> None:
     assert EXPIRES > CLAIM_LIFETIME_S
     assert await failure_of(world, sealed(job)) == "settle_NotClaimed"
     assert [when for when, *_ in world.claims] == [25.0 + 30 * n for n in range(120)]
-    assert world.times[-1] == EXPIRES - 5.0  # the next look would come after the expiry
+    assert world.sent_at[-1] == EXPIRES - 5.0  # the next look would come after the expiry
     pending = World([PENDING], ["open"])
     assert await failure_of(pending, sealed(held(sla_secs=60, window_ends_at=60))) == "settle_http_504"
-    assert pending.times[-1] == world.times[-1]
+    assert pending.sent_at[-1] == world.sent_at[-1]
 
 
 async def test_each_claim_starts_its_own_window() -> None:
@@ -203,29 +203,29 @@ async def test_each_claim_starts_its_own_window() -> None:
 async def test_unseen_remined_claim_has_its_own_window() -> None:
     """One look took longer than the first window."""
     world = World([AWAY, AWAY, MINED], ["unknown", "held"], claimed_at=50.0)
-    await settling(world)(sealed(held(sla_secs=60, window_ends_at=4)))
+    await settle(world, sealed(held(sla_secs=60, window_ends_at=4)))
     assert [give_up_at for *_, give_up_at, _ in world.sent] == [4.0, 4.0, 110.0]
     assert [how for how, *_ in world.ends] == ["settled"]
 
 
 async def test_open_job_does_not_shorten_the_window() -> None:
     world = World([AWAY, MINED], ["open"])
-    await settling(world)(sealed(held(sla_secs=60, window_ends_at=90)))
+    await settle(world, sealed(held(sla_secs=60, window_ends_at=90)))
     assert [give_up_at for *_, give_up_at, _ in world.sent] == [90.0, 90.0]
 
 
 @pytest.mark.parametrize("standing", ["open", "held"])
 async def test_reverted_settle_is_signed_again(standing: str) -> None:
-    """The job is open, or an index that lags a reorg still shows it as claimed."""
+    """The index shows the job as open, or still as claimed because the index lags a reorg."""
     world = World([REVERTED, REVERTED, MINED], [standing])
-    await settling(world)(sealed(held()))
-    assert (world.times, world.signed) == ([0.0, 1.0, 3.0], [0, 1, 3])
+    await settle(world, sealed(held()))
+    assert (world.sent_at, world.signed_at) == ([0.0, 1.0, 3.0], [0, 1, 3])
 
 
 async def test_lapsed_upload_is_repeated_in_the_new_window() -> None:
     world, job = World([NOT_CLAIMED, UNKNOWN_RESULT], ["open"]), held(sla_secs=60, window_ends_at=60)
     await trio.sleep(5)
-    await settling(world)(sealed(job, result=None, result_cid=CID))
+    await settle(world, sealed(job, result=None, result_cid=CID))
     [(how, due, again, *_)] = world.ends
     assert (how, due, again.window_ends_at - world.began) == ("to upload", 65.0, 65.0)
 
@@ -234,26 +234,26 @@ async def test_lapsed_upload_is_repeated_in_the_new_window() -> None:
 async def test_refused_result_is_final_for_an_open_job(outcome: OpOutcome) -> None:
     world = World([outcome], ["open"])
     assert await failure_of(world, sealed(held())) in ("settle_TooManyUnits", "settle_rejected")
-    assert world.times == [0.0]
+    assert world.sent_at == [0.0]
 
 
 async def test_claim_is_dead_at_the_second_at_which_its_signature_ends() -> None:
     world = World([ChainRefused("NotClaimed")], takes=CLAIM_LIFETIME_S)
     assert await failure_of(world, sealed(held())) == "settle_NotClaimed"
-    assert world.times == [0.0]
+    assert world.sent_at == [0.0]
 
 
 async def test_job_reported_open_by_a_lagging_index_is_settled() -> None:
     """The settle succeeded, so the chain rejects another."""
     world = World([NOT_CLAIMED], ["open", "open", "settled"])
-    await settling(world)(sealed(held()))
-    assert ([how for how, *_ in world.ends], world.times) == (["settled"], [0.0, 1.0, 3.0])
+    await settle(world, sealed(held()))
+    assert ([how for how, *_ in world.ends], world.sent_at) == (["settled"], [0.0, 1.0, 3.0])
 
 
 async def test_open_job_with_a_dead_claim_continues() -> None:
     """Any provider may claim the job."""
     world = World([NOT_CLAIMED, MINED], ["open"], takes=CLAIM_LIFETIME_S)
-    await settling(world)(sealed(held()))
+    await settle(world, sealed(held()))
     assert ([kind for kind, *_ in world.asked], len(world.ends)) == (["after"], 1)
 
 

@@ -50,14 +50,14 @@ async def test_result_that_was_uploaded_is_settled_by_its_name() -> None:
 async def test_upload_is_retried_until_the_sla_ends(trouble: UploadOutcome) -> None:
     world = World([trouble, trouble, Uploaded(CID)])
     await uploading(world)(sealed(held()))
-    assert world.times == [0.0, 1.0, 3.0]
+    assert world.sent_at == [0.0, 1.0, 3.0]
     in_vain = World([trouble])
     assert await failure_of(in_vain, window_ends_at=35.0) in (
         "settle_transport_error",
         "session_http_502",
         "settle_http_401",
     )
-    assert in_vain.times == [0.0, 1.0, 3.0, 7.0, 15.0, 25.0]
+    assert in_vain.sent_at == [0.0, 1.0, 3.0, 7.0, 15.0, 25.0]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ async def test_upload_is_retried_until_the_sla_ends(trouble: UploadOutcome) -> N
 async def test_permanent_upload_refusal_ends_the_job(refusal: UploadOutcome, reason: str) -> None:
     world = World([refusal])
     assert await failure_of(world) == reason
-    assert world.times == [0.0]
+    assert world.sent_at == [0.0]
 
 
 async def test_upload_continues_in_the_new_claims_window() -> None:
@@ -93,7 +93,7 @@ async def test_fail_is_sent_again_until_it_is_taken() -> None:
     world, job = World([AWAY, MINED]), held()
     await failing(world)(FailingJob(job, "backend_error"))
     assert world.ends == [("failed", job, "backend_error")]
-    assert world.times == [0.0, 1.0]
+    assert world.sent_at == [0.0, 1.0]
     assert world.sent[1][1] == {"job": job.job.job_id, "at": 1}  # signed again
     assert world.asked == [("after", AWAY, job)]
 
@@ -112,13 +112,13 @@ async def test_fail_ends_with_what_the_chain_says_of_the_job(
     world, job = World([outcome], [standing]), held()
     await failing(world)(FailingJob(job, "why"))
     assert world.ends == [(end[0], job, end[1])]
-    assert world.times == [0.0]
+    assert world.sent_at == [0.0]
 
 
 async def test_fail_that_is_stale_sets_the_clock_and_is_sent_again() -> None:
     world, job = World([STALE_OP, STALE_OP, REVERTED, MINED]), held()
     await failing(world)(FailingJob(job, "why"))
-    assert (world.stale, world.times) == (2, [0.0, 1.0, 3.0, 7.0])
+    assert (world.stale, world.sent_at) == (2, [0.0, 1.0, 3.0, 7.0])
     assert world.ends == [("failed", job, "why")]
 
 
@@ -127,12 +127,12 @@ async def test_fail_is_retried_until_the_sla_ends(window_ends_at: float, last: f
     world, job = World([AWAY], ["unknown"]), held(window_ends_at=window_ends_at)
     await failing(world)(FailingJob(job, "why"))
     assert world.ends == [("left", job, "why")]
-    assert world.times == [when for when in (0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 61.0) if when <= last]
+    assert world.sent_at == [when for when in (0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 61.0) if when <= last]
     until = max(window_ends_at, 60.0)
-    assert [give_up_at for _, _, give_up_at, _ in world.sent] == [min(until, when + 60.0) for when in world.times]
+    assert [give_up_at for _, _, give_up_at, _ in world.sent] == [min(until, when + 60.0) for when in world.sent_at]
 
 
 async def test_last_fail_attempt_is_before_the_end() -> None:
     world = World([AWAY], ["unknown"])
     await failing(world)(FailingJob(held(window_ends_at=61.0), "why"))
-    assert world.times == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0]
+    assert world.sent_at == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0]
