@@ -182,14 +182,15 @@ async def test_wrong_quote_is_not_paid(coordinator: FakeCoordinator, lie: dict[s
     assert (refused.value.code, submissions(coordinator)) == ("quote_mismatch", [])
 
 
-async def test_local_quote_equals_the_coordinators(coordinator: FakeCoordinator) -> None:
+async def test_computed_quote_equals_coordinator_quote(coordinator: FakeCoordinator) -> None:
     client = coordinator.client()
     prepared = await client.prepare("demo/text", "hello")
     quoted = await client.quote(prepared)
-    charges = fee_terms(quoted.quote)
-    computed = compute_quote(prepared, charges)
-    assert (computed.quote, computed.candidates) == (quoted.quote, ())
-    assert order_amount(prepared, charges) == quoted.quote.amount
+    terms = fee_terms(quoted.quote)
+    computed = compute_quote(prepared, terms)
+    assert computed.quote == quoted.quote
+    assert computed.candidates == ()
+    assert order_amount(prepared, terms) == quoted.quote.amount
 
 
 async def test_amount_over_the_bound_is_never_paid(coordinator: FakeCoordinator) -> None:
