@@ -52,7 +52,7 @@ _INDEX_FAR_AHEAD = (
 )
 
 
-# Books the gas of a post: signer, gas, hours ago.
+# Insert a booking of a post's gas. Parameters: signer, gas, hours ago.
 BOOK: Final = (
     "with tx as (insert into relay_txs (chain_id, account, nonce, target, calldata, gas, purpose, lost)"
     " select 0, 'booked', count(*), '', '', 0, 'foreign', true from relay_txs returning id)"
@@ -64,7 +64,10 @@ BROADCAST: Final = "select count(*) = $1 from relay_txs where broadcast_at is no
 
 @attrs.frozen
 class Stage:
-    """`relaying` accepts ops. `start(signer)` adds a relayer for that account, which ends with the stage."""
+    """Database, node and relaying service of the relayer tests.
+
+    `relaying` accepts ops. `start(signer)` adds a relayer for that account, which ends with the stage.
+    """
 
     database: Database
     notices: Notices
@@ -216,14 +219,14 @@ class Scene:
         return stage(self.database_url, rpc_url or self.anvil.rpc_url, **settings)
 
     @asynccontextmanager
-    async def proxied(self, **settings: Any) -> AsyncIterator[tuple[Stage, RpcProxy]]:
-        """Start a stage whose node is behind a proxy."""
-        async with rpc_proxy(self.anvil.rpc_url) as proxy, self.stage(proxy.url, **settings) as on:
-            yield on, proxy
+    async def stage_behind_proxy(self, **settings: Any) -> AsyncIterator[tuple[Stage, RpcProxy]]:
+        """Run a stage whose node requests pass through a proxy. Yield the stage and the proxy."""
+        async with rpc_proxy(self.anvil.rpc_url) as proxy, self.stage(proxy.url, **settings) as opened:
+            yield opened, proxy
 
-    async def check(self, on: Stage) -> None:
+    async def check(self, stage: Stage) -> None:
         """Compare the outbox with the chain, through a connection without the stage's faults and timeouts."""
-        async with open_rpc(self.anvil.rpc_url) as rpc, on.database.connection() as connection:
+        async with open_rpc(self.anvil.rpc_url) as rpc, stage.database.connection() as connection:
             assert await relay_violations(connection, rpc, stuck_after=0) == []
 
     def post(self, **changed: Any) -> NewRelay:
@@ -261,16 +264,16 @@ async def submit(connection: Connection, relay: NewRelay, *, max_depth: int = 10
     return outcome
 
 
-def relay_into(on: Stage, outcomes: list[object]) -> Callable[[NewRelay], Awaitable[None]]:
+def relay_into(stage: Stage, outcomes: list[object]) -> Callable[[NewRelay], Awaitable[None]]:
     """Relay an op in a task, and append the outcome."""
 
     async def relay(op: NewRelay) -> None:
-        outcomes.append(await on.relaying.relay(op))
+        outcomes.append(await stage.relaying.relay(op))
 
     return relay
 
 
-async def mine_until_ended(on: Stage, anvil: Anvil) -> None:
-    while await on.fetchval("select count(*) from relays where state in ('queued', 'signed')"):
+async def mine_until_ended(stage: Stage, anvil: Anvil) -> None:
+    while await stage.fetchval("select count(*) from relays where state in ('queued', 'signed')"):
         await anvil.call("evm_mine")
         await anyio.sleep(0.05)

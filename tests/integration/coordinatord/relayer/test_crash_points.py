@@ -51,53 +51,59 @@ MORE_ANSWERS: Final[dict[str, Fault | None]] = {
 }
 _RELAYER: Final = "coordinatord/chain/relayer/"
 # Modules that depend on the node's answer, and all between intake and resolution. Every run must cover them.
-SENDING: Final = tuple(
+SENDING_MODULES: Final = tuple(
     f"{_RELAYER}{step}.py" for step in ("broadcast", "receipt_watcher", "receipts", "resolution", "results_sql")
 )
 CHAINS: Final = f"{_RELAYER}chains.py"
-ALL: Final = (*(f"{_RELAYER}{step}.py" for step in ("intake", "simulate", "signing", "transactions_sql")), *SENDING)
+ALL_MODULES: Final = (
+    *(f"{_RELAYER}{step}.py" for step in ("intake", "simulate", "signing", "transactions_sql")),
+    *SENDING_MODULES,
+)
 
 
 @attrs.frozen
-class Crashing:
-    """`answer` is the node's reaction to the first broadcast of each op. Later broadcasts are accepted."""
+class CrashingRelayer:
+    """Relayer that crashes at each new crash point, and restarts.
 
-    on: Stage
+    `answer` is the node's reaction to the first broadcast of each op. Later broadcasts are accepted.
+    """
+
+    stage: Stage
     proxy: RpcProxy
     answer: Fault | None
     wallet: Wallet
     points: CrashPoints
 
-    async def deaths_of(self, *ops: NewRelay) -> int:
+    async def count_crashes(self, *ops: NewRelay) -> int:
         """Return the number of crashes until these ops, queued together, had ended."""
         outcomes: list[object] = []
-        deaths, life = 0, anyio.CancelScope()
+        crashes, life = 0, anyio.CancelScope()
 
         async def relay(op: NewRelay) -> None:
-            await relay_into(self.on, outcomes)(op)
+            await relay_into(self.stage, outcomes)(op)
             if len(outcomes) == len(ops):
                 life.cancel()
 
         async with anyio.create_task_group() as around:
             for count, op in enumerate(ops, 1):
                 around.start_soon(relay, op)
-                await self.on.until("select count(*) = $1 from relays where state = 'queued'", count)
+                await self.stage.until("select count(*) = $1 from relays where state = 'queued'", count)
             with self._first_sending() as over:
                 around.start_soon(over)
                 while len(outcomes) < len(ops):
                     life = anyio.CancelScope()
-                    if deaths and APART:
+                    if crashes and APART:
                         with life:
                             await self._relayer()
                     elif await self.points.live(life, self._relayer) is not None:
-                        deaths += 1
+                        crashes += 1
             around.cancel_scope.cancel()
         assert [type(outcome) for outcome in outcomes] == [RelayMined] * len(ops)
-        return deaths
+        return crashes
 
     async def _relayer(self) -> None:
-        on, signer = self.on, WalletSigner(self.wallet)
-        await run_relayer(on.database, on.notices, on.rpc, signer, chain_id=CHAIN_ID, settings=on.settings)
+        stage, signer = self.stage, WalletSigner(self.wallet)
+        await run_relayer(stage.database, stage.notices, stage.rpc, signer, chain_id=CHAIN_ID, settings=stage.settings)
 
     @contextmanager
     def _first_sending(self) -> Iterator[Callable[[], Awaitable[None]]]:
@@ -126,27 +132,28 @@ class Crashing:
 )
 async def test_crashing_relayer_relays_each_op_once(scene: Scene, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     monkeypatch.setattr(locks, "ROLE_POLL_INTERVAL_S", 0.01)
-    monkeypatch.setattr(
-        in_flight, "REBROADCAST_INTERVAL_S", 0.3
-    )  # the node said "known" without having the transaction
-    all_of_it = APART or answer == "taken"
-    points = CrashPoints("coordinatord", ("",) if all_of_it else SENDING)
-    async with scene.proxied(timeout_s=0.3) as (on, proxy):
-        crashing = Crashing(on, proxy, (ANSWERS | MORE_ANSWERS)[answer], scene.relayer, points)
-        deaths = [await crashing.deaths_of(scene.post())]
-        while deaths[-1]:  # until one op meets no new crash point
-            deaths.append(await crashing.deaths_of(scene.post()))
-        places = [line for place in points.met for line in place]
-        assert [
-            step for step in (ALL if all_of_it else SENDING) if not any(line.startswith(step) for line in places)
-        ] == []
-        assert sum(deaths) == len(points.met) > (50 if all_of_it else 20)
+    # A node that answers "already known" without the transaction gets the bytes at the next rebroadcast.
+    monkeypatch.setattr(in_flight, "REBROADCAST_INTERVAL_S", 0.3)
+    covers_all_modules = APART or answer == "taken"
+    points = CrashPoints("coordinatord", ("",) if covers_all_modules else SENDING_MODULES)
+    async with scene.stage_behind_proxy(timeout_s=0.3) as (stage, proxy):
+        relayer = CrashingRelayer(stage, proxy, (ANSWERS | MORE_ANSWERS)[answer], scene.relayer, points)
+        crashes = [await relayer.count_crashes(scene.post())]
+        # Continue until one op meets no new crash point.
+        while crashes[-1]:
+            crashes.append(await relayer.count_crashes(scene.post()))
+        lines = [line for place in points.met for line in place]
+        modules = ALL_MODULES if covers_all_modules else SENDING_MODULES
+        uncovered = [module for module in modules if not any(line.startswith(module) for line in lines)]
+        assert uncovered == []
+        assert sum(crashes) == len(points.met) > (50 if covers_all_modules else 20)
         # Each op has its own transaction, in one version.
-        assert await on.fetchval("select count(*) from relays where state = 'mined' and requeued = 0") == len(deaths)
-        assert await on.fetchval("select count(distinct tx_id) from relays") == len(deaths)
-        assert await on.fetchval("select count(*) from relay_txs") == len(deaths)
-        assert await on.fetchval("select count(*) from relay_tx_versions") == len(deaths)
-        await scene.check(on)
+        mined = await stage.fetchval("select count(*) from relays where state = 'mined' and requeued = 0")
+        assert mined == len(crashes)
+        assert await stage.fetchval("select count(distinct tx_id) from relays") == len(crashes)
+        assert await stage.fetchval("select count(*) from relay_txs") == len(crashes)
+        assert await stage.fetchval("select count(*) from relay_tx_versions") == len(crashes)
+        await scene.check(stage)
 
 
 @pytest.mark.timeout(600 if APART else 60)
@@ -161,16 +168,15 @@ async def test_crashing_relayer_sends_a_jobs_ops_once_in_order(
         post = scene.post()
         return [post, scene.claim(post.subject), scene.settle(post.subject)]
 
-    async with scene.proxied(coalesce_max=most) as (on, proxy):
-        crashing = Crashing(on, proxy, None, scene.relayer, points)
-        deaths = [await crashing.deaths_of(*job())]
-        while deaths[-1]:
-            deaths.append(await crashing.deaths_of(*job()))
-        assert sum(deaths) == len(points.met) >= 2
+    async with scene.stage_behind_proxy(coalesce_max=most) as (stage, proxy):
+        relayer = CrashingRelayer(stage, proxy, None, scene.relayer, points)
+        crashes = [await relayer.count_crashes(*job())]
+        while crashes[-1]:
+            crashes.append(await relayer.count_crashes(*job()))
+        assert sum(crashes) == len(points.met) >= 2
         assert any(line.startswith(CHAINS) for place in points.met for line in place)
-        assert await on.fetchval("select count(*) from relays where state = 'mined' and requeued = 0") == 3 * len(
-            deaths
-        )
-        assert await on.fetchval("select count(*) from relay_txs") == len(deaths) * (3 if most == 1 else 1)
-        assert await on.fetchval("select bool_and(succeeded) from relay_txs")
-        await scene.check(on)
+        mined = await stage.fetchval("select count(*) from relays where state = 'mined' and requeued = 0")
+        assert mined == 3 * len(crashes)
+        assert await stage.fetchval("select count(*) from relay_txs") == len(crashes) * (3 if most == 1 else 1)
+        assert await stage.fetchval("select bool_and(succeeded) from relay_txs")
+        await scene.check(stage)

@@ -16,10 +16,10 @@ from tests.support.faults.rpc_proxy import Fault, Hang, RpcProxy, SwallowAnswer,
 
 
 @attrs.frozen
-class Waiting:
+class WaitingPost:
     """A submitted post that waits, while relayers come and go."""
 
-    on: Stage
+    stage: Stage
     proxy: RpcProxy
     scene: Scene
     key: str
@@ -33,7 +33,7 @@ class Waiting:
             async with relayer_process(self.scene.database_url, self.proxy.url, self.key) as process:
                 while not self.proxy.seen(fault.method):  # noqa: ASYNC110 - the event is in another process
                     await anyio.sleep(0.02)
-                await self.on.until(reached)
+                await self.stage.until(reached)
                 yield
                 await kill_9(process)
 
@@ -45,8 +45,8 @@ class Waiting:
                 await anyio.sleep(0.05)
         (outcome,) = self.outcomes
         assert isinstance(outcome, RelayMined)
-        assert await self.on.fetchval("select hash from relay_tx_versions") == outcome.tx_hash
-        await self.scene.check(self.on)
+        assert await self.stage.fetchval("select hash from relay_tx_versions") == outcome.tx_hash
+        await self.scene.check(self.stage)
 
 
 @pytest.fixture
@@ -55,44 +55,44 @@ def key(wallets: DevWallets) -> str:
 
 
 @pytest.fixture
-async def waiting(scene: Scene, key: str) -> AsyncIterator[Waiting]:
+async def waiting_post(scene: Scene, key: str) -> AsyncIterator[WaitingPost]:
     outcomes: list[object] = []
     async with (
         mining_by_hand(scene.anvil),
         rpc_proxy(scene.anvil.rpc_url) as proxy,
-        scene.stage() as on,
+        scene.stage() as stage,
         anyio.create_task_group() as callers,
     ):
-        callers.start_soon(relay_into(on, outcomes), scene.post())
-        await on.until("select count(*) = 1 from relays")
-        yield Waiting(on, proxy, scene, key, outcomes)
+        callers.start_soon(relay_into(stage, outcomes), scene.post())
+        await stage.until("select count(*) = 1 from relays")
+        yield WaitingPost(stage, proxy, scene, key, outcomes)
 
 
-async def test_killed_before_the_bytes_are_stored(waiting: Waiting) -> None:
-    async with waiting.killed_at(Hang("eth_call"), "select state = 'queued' from relays"):
-        assert await waiting.on.fetchval("select count(*) from relay_txs") == 0
-    await waiting.finish()
+async def test_killed_before_the_bytes_are_stored(waiting_post: WaitingPost) -> None:
+    async with waiting_post.killed_at(Hang("eth_call"), "select state = 'queued' from relays"):
+        assert await waiting_post.stage.fetchval("select count(*) from relay_txs") == 0
+    await waiting_post.finish()
 
 
-async def test_kill_before_broadcast_recovers(waiting: Waiting) -> None:
-    async with waiting.killed_at(Hang("eth_sendRawTransaction"), "select state = 'signed' from relays"):
-        assert await pooled(waiting.scene.anvil) == 0
-    await waiting.finish()
+async def test_kill_before_broadcast_recovers(waiting_post: WaitingPost) -> None:
+    async with waiting_post.killed_at(Hang("eth_sendRawTransaction"), "select state = 'signed' from relays"):
+        assert await pooled(waiting_post.scene.anvil) == 0
+    await waiting_post.finish()
 
 
-async def test_killed_after_a_node_has_the_bytes(waiting: Waiting) -> None:
-    async with waiting.killed_at(SwallowAnswer("eth_sendRawTransaction"), "select state = 'signed' from relays"):
-        await until_pooled(waiting.scene.anvil)
-    await waiting.finish()
+async def test_killed_after_a_node_has_the_bytes(waiting_post: WaitingPost) -> None:
+    async with waiting_post.killed_at(SwallowAnswer("eth_sendRawTransaction"), "select state = 'signed' from relays"):
+        await until_pooled(waiting_post.scene.anvil)
+    await waiting_post.finish()
 
 
-async def test_kill_before_the_receipt_recovers(waiting: Waiting) -> None:
+async def test_kill_before_the_receipt_recovers(waiting_post: WaitingPost) -> None:
     async def mine_when_pooled() -> None:
-        await until_pooled(waiting.scene.anvil)
-        await waiting.scene.anvil.call("evm_mine")
+        await until_pooled(waiting_post.scene.anvil)
+        await waiting_post.scene.anvil.call("evm_mine")
 
     async with anyio.create_task_group() as miner:
         miner.start_soon(mine_when_pooled)
-        async with waiting.killed_at(Hang("eth_getTransactionReceipt"), "select state = 'signed' from relays"):
+        async with waiting_post.killed_at(Hang("eth_getTransactionReceipt"), "select state = 'signed' from relays"):
             pass
-    await waiting.finish()
+    await waiting_post.finish()

@@ -15,70 +15,72 @@ from tests.support.invariants.nonces import nonce_violations
 from tests.support.invariants.relays import relay_violations
 
 
-async def lose_the_nonce(on: Stage, scene: Scene) -> object:
+async def lose_the_nonce(stage: Stage, scene: Scene) -> object:
     """Mine a foreign transaction with our nonce, wait until the relayer has seen it, and return its hash."""
     await scene.anvil.call("anvil_dropAllTransactions")
     nonce = await scene.anvil.call("eth_getTransactionCount", scene.account, "latest")
     outside = {"from": scene.account, "to": scene.account, "nonce": nonce}
     foreign = await scene.anvil.call("eth_sendTransaction", outside)
     await scene.anvil.call("evm_mine")
-    await on.until("select count(*) = 1 from relay_txs where lost")
+    await stage.until("select count(*) = 1 from relay_txs where lost")
     return foreign
 
 
 @pytest.mark.parametrize("successor", ["waits", "was mined"])
 async def test_reorg_replacing_an_outside_transaction_mines_once(scene: Scene, successor: str) -> None:
-    async with mining_by_hand(scene.anvil), scene.stage() as on:
-        on.start(scene.relayer)
-        async with on.relayed(scene.post()):
-            await on.until(BROADCAST, 1)
-            await lose_the_nonce(on, scene)
-            await on.until(BROADCAST, 2)
+    async with mining_by_hand(scene.anvil), scene.stage() as stage:
+        stage.start(scene.relayer)
+        async with stage.relayed(scene.post()):
+            await stage.until(BROADCAST, 1)
+            await lose_the_nonce(stage, scene)
+            await stage.until(BROADCAST, 2)
             if successor == "was mined":
                 await scene.anvil.call("evm_mine")
-                await on.until("select bool_and(state = 'mined') from relays")
-            lost = await on.fetchval("select raw from relay_tx_versions v join relay_txs t on t.id = tx_id where lost")
+                await stage.until("select bool_and(state = 'mined') from relays")
+            lost = await stage.fetchval(
+                "select raw from relay_tx_versions v join relay_txs t on t.id = tx_id where lost"
+            )
             assert isinstance(lost, bytes)
             depth = 1 if successor == "waits" else 2
             await scene.anvil.call("anvil_reorg", depth, [[hexed(lost), 0]])
-            await on.until("select count(*) = 0 from relay_txs where lost")
+            await stage.until("select count(*) = 0 from relay_txs where lost")
             with anyio.fail_after(60):  # until the successor is seen in its new place, too
-                while await on.fetchval(
+                while await stage.fetchval(
                     "select bool_or(block_number is null) or coalesce(sum(succeeded::int), 0) <> 1 from relay_txs"
                 ):
                     await scene.anvil.call("evm_mine")
                     await anyio.sleep(0.05)
-        assert await on.fetchval("select state::text from relays") == "mined"
+        assert await stage.fetchval("select state::text from relays") == "mined"
         assert (
-            await on.fetchval(
+            await stage.fetchval(
                 "select raw from relay_tx_versions v join relay_txs t on hash = mined_hash where succeeded"
             )
             == lost
         )
-        await scene.check(on)
+        await scene.check(stage)
 
 
 async def test_nonces_used_outside_are_skipped(scene: Scene) -> None:
-    async with scene.stage() as on:
-        on.start(scene.relayer)
-        assert isinstance(await on.relaying.relay(scene.post()), RelayMined)
+    async with scene.stage() as stage:
+        stage.start(scene.relayer)
+        assert isinstance(await stage.relaying.relay(scene.post()), RelayMined)
         for _ in range(3):
             await scene.anvil.call("eth_sendTransaction", {"from": scene.account, "to": scene.account})
-        assert isinstance(await on.relaying.relay(scene.post()), RelayMined)
-        await scene.check(on)
+        assert isinstance(await stage.relaying.relay(scene.post()), RelayMined)
+        await scene.check(stage)
 
 
 async def test_nonce_freed_by_the_chain_gets_a_self_transfer(scene: Scene) -> None:
     """A reorg removes an outside transaction for good, and ours depended on it."""
-    async with scene.stage() as on:
-        on.start(scene.relayer)
-        assert isinstance(await on.relaying.relay(scene.post()), RelayMined)
+    async with scene.stage() as stage:
+        stage.start(scene.relayer)
+        assert isinstance(await stage.relaying.relay(scene.post()), RelayMined)
         await scene.anvil.call("eth_sendTransaction", {"from": scene.account, "to": scene.account})
-        assert isinstance(await on.relaying.relay(scene.post()), RelayMined)
+        assert isinstance(await stage.relaying.relay(scene.post()), RelayMined)
         await scene.anvil.call("anvil_reorg", 2, [])
-        await on.until("select count(*) = 1 from relay_txs where purpose = 'fill' and block_number is not null")
-        await on.until("select bool_and(state = 'mined') from relays")
-        await scene.check(on)
+        await stage.until("select count(*) = 1 from relay_txs where purpose = 'fill' and block_number is not null")
+        await stage.until("select bool_and(state = 'mined') from relays")
+        await scene.check(stage)
 
 
 async def test_nonce_freed_twice_gets_the_same_self_transfer(scene: Scene) -> None:
@@ -86,23 +88,23 @@ async def test_nonce_freed_twice_gets_the_same_self_transfer(scene: Scene) -> No
     anvil = scene.anvil
     async with (
         mining_by_hand(anvil),
-        scene.stage(anvil.rpc_url) as on,
+        scene.stage(anvil.rpc_url) as stage,
         anyio.create_task_group() as callers,
     ):
-        on.start(scene.relayer)
-        callers.start_soon(on.relaying.relay, scene.post())
-        await on.until(BROADCAST, 1)
-        foreign = await anvil.call("eth_getRawTransactionByHash", await lose_the_nonce(on, scene))
+        stage.start(scene.relayer)
+        callers.start_soon(stage.relaying.relay, scene.post())
+        await stage.until(BROADCAST, 1)
+        foreign = await anvil.call("eth_getRawTransactionByHash", await lose_the_nonce(stage, scene))
         await anvil.call("anvil_setNextBlockBaseFeePerGas", hex(10**9))
         await anvil.call("anvil_reorg", 1, [])
-        await on.until("select not lost from relay_txs where nonce = 0")
+        await stage.until("select not lost from relay_txs where nonce = 0")
         await anvil.call("anvil_reorg", 1, [[foreign, 0]])
-        await on.until("select lost from relay_txs where nonce = 0")
+        await stage.until("select lost from relay_txs where nonce = 0")
         await anvil.call("anvil_setNextBlockBaseFeePerGas", hex(10**9))
         await anvil.call("anvil_reorg", 1, [])
-        await on.until("select not lost from relay_txs where nonce = 0")
-        await mine_until_ended(on, anvil)
-        await scene.check(on)
+        await stage.until("select not lost from relay_txs where nonce = 0")
+        await mine_until_ended(stage, anvil)
+        await scene.check(stage)
 
 
 # The account's first transaction stays, so that the database knows the next nonce.
@@ -110,10 +112,10 @@ KNOWN = "select nonce, encode(mined_hash, 'hex') as hash from relay_txs where mi
 NEWEST = "select '0x' || encode(hash, 'hex') from relay_tx_versions order by created_at desc limit 1"
 
 
-async def _promises(on: Stage, world: World) -> list[str]:
-    async with on.database.connection() as connection:
+async def _promises(stage: Stage, world: World) -> list[str]:
+    async with stage.database.connection() as connection:
         return [
-            *await relay_violations(connection, on.rpc, stuck_after=0),
+            *await relay_violations(connection, stage.rpc, stuck_after=0),
             *await nonce_violations(connection, world.anvil.rpc_url, world.market.address_book["deployBlock"]),
         ]
 
@@ -128,16 +130,16 @@ async def _pool(anvil: Anvil, account: str) -> dict[str, str]:
 @pytest.mark.parametrize("count", [1, 3])
 async def test_mined_transaction_is_adopted_by_its_call_data(scene: Scene, count: int) -> None:
     """Both a single op, and several ops in one transaction."""
-    async with scene.stage() as on:
-        life = on.start(scene.relayer)
-        assert isinstance(await on.relaying.relay(scene.post()), RelayMined)
+    async with scene.stage() as stage:
+        life = stage.start(scene.relayer)
+        assert isinstance(await stage.relaying.relay(scene.post()), RelayMined)
         life.cancel()
         relays = [scene.post() for _ in range(count)]
-        queued = [await on.relaying.submit(relay) for relay in relays]
-        life = on.start(scene.relayer)
-        mined = [await on.relaying.wait(one) for one in queued]
+        queued = [await stage.relaying.submit(relay) for relay in relays]
+        life = stage.start(scene.relayer)
+        mined = [await stage.relaying.wait(one) for one in queued]
         life.cancel()
-        async with on.database.connection() as connection:
+        async with stage.database.connection() as connection:
             before = await connection.fetch(KNOWN)
             await connection.execute(
                 "update relays set state = 'queued', tx_id = null, call_index = null, ended_at = null,"
@@ -146,49 +148,49 @@ async def test_mined_transaction_is_adopted_by_its_call_data(scene: Scene, count
                 " delete from relay_tx_versions where tx_id in (select id from relay_txs where nonce > 0);"
                 " delete from relay_txs where nonce > 0"
             )
-        on.start(scene.relayer)
-        assert [await on.relaying.wait(one) for one in queued] == mined
-        async with on.database.connection() as connection:
+        stage.start(scene.relayer)
+        assert [await stage.relaying.wait(one) for one in queued] == mined
+        async with stage.database.connection() as connection:
             assert await connection.fetch(KNOWN) == before
-        assert await _promises(on, scene.world) == []
+        assert await _promises(stage, scene.world) == []
 
 
 async def test_forgotten_version_of_a_known_transaction_is_adopted(scene: Scene) -> None:
     """The database has the first version of the nonce, and the last version was mined."""
-    async with mining_by_hand(scene.anvil), scene.stage(mined_within_s=0.2) as on:
-        life = on.start(scene.relayer)
-        async with on.relayed(scene.post()):
-            await on.until("select count(*) >= 2 from relay_tx_versions")
+    async with mining_by_hand(scene.anvil), scene.stage(mined_within_s=0.2) as stage:
+        life = stage.start(scene.relayer)
+        async with stage.relayed(scene.post()):
+            await stage.until("select count(*) >= 2 from relay_tx_versions")
             with anyio.fail_after(30):
                 # A version that is deleted while it is being sent would look like one that was never stored.
-                while await on.fetchval(NEWEST) not in (await _pool(scene.anvil, scene.account)).values():  # noqa: ASYNC110
+                while await stage.fetchval(NEWEST) not in (await _pool(scene.anvil, scene.account)).values():  # noqa: ASYNC110
                     await anyio.sleep(0.02)
             life.cancel()
-            await on.fetchval(
+            await stage.fetchval(
                 "delete from relay_tx_versions where created_at > (select min(created_at) from relay_tx_versions)"
             )
             await scene.anvil.call("evm_mine")
-            on.start(scene.relayer)
-        assert await on.fetchval("select count(*) from relay_txs") == 1
-        assert await _promises(on, scene.world) == []
+            stage.start(scene.relayer)
+        assert await stage.fetchval("select count(*) from relay_txs") == 1
+        assert await _promises(stage, scene.world) == []
 
 
 async def test_bytes_in_the_pool_are_not_outbid(scene: Scene) -> None:
     """The relay's row was lost with its transaction. The next relay gets the following nonce."""
-    async with mining_by_hand(scene.anvil), scene.stage(mined_within_s=0.5) as on:
-        life = on.start(scene.relayer)
-        await on.relaying.submit(scene.post())
-        await on.until(BROADCAST, 1)
+    async with mining_by_hand(scene.anvil), scene.stage(mined_within_s=0.5) as stage:
+        life = stage.start(scene.relayer)
+        await stage.relaying.submit(scene.post())
+        await stage.until(BROADCAST, 1)
         life.cancel()
         forgotten = await _pool(scene.anvil, scene.account)
         assert len(forgotten) == 1
-        async with on.database.connection() as connection:
+        async with stage.database.connection() as connection:
             await connection.execute("delete from relays; delete from relay_tx_versions; delete from relay_txs")
-        on.start(scene.relayer)
-        async with on.relayed(scene.post()):
-            await on.until(BROADCAST, 1)
+        stage.start(scene.relayer)
+        async with stage.relayed(scene.post()):
+            await stage.until(BROADCAST, 1)
             pool = await _pool(scene.anvil, scene.account)
             assert pool.items() >= forgotten.items()
             assert len(pool) == 2
-            await mine_until_ended(on, scene.anvil)
-        assert await _promises(on, scene.world) == []
+            await mine_until_ended(stage, scene.anvil)
+        assert await _promises(stage, scene.world) == []

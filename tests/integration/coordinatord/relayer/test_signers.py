@@ -99,12 +99,12 @@ async def test_every_kind_of_signer_relays_without_leaking_keys(
     monkeypatch.setenv("DATABASE_URL", "for the daemon alone")
     outcomes: list[object] = []
     config = configured(scene, **way(tmp_path, key, scene.world))
-    async with open_signer(config) as signer, scene.stage() as on:
-        on.start(signer)
-        await relay_into(on, outcomes)(scene.post())
+    async with open_signer(config) as signer, scene.stage() as stage:
+        stage.start(signer)
+        await relay_into(stage, outcomes)(scene.post())
         assert isinstance(outcomes[0], RelayMined)
-        assert await on.fetchval("select account from relay_txs") == signer.address
-        await scene.check(on)
+        assert await stage.fetchval("select account from relay_txs") == signer.address
+        await scene.check(stage)
     told = capfd.readouterr()
     assert key not in told.out + told.err + repr(signer) + repr(config)
     assert PASSWORD not in told.out + told.err + repr(config)
@@ -118,9 +118,9 @@ async def signing_over(scene: Scene, **settings: object) -> AsyncIterator[tuple[
         given = {"RELAYER_SIGNER_URL": proxy.url, "RELAYER_ACCOUNT": account, "signer_timeout_s": 1}
         async with (
             open_signer(configured(scene, **given)) as signer,
-            scene.stage(**settings) as on,
+            scene.stage(**settings) as stage,
         ):
-            yield on, proxy, signer
+            yield stage, proxy, signer
 
 
 def signed_as(key: str, **changes: str) -> Callable[[Any, Any], str]:
@@ -148,38 +148,38 @@ WRONG: dict[str, Fault] = {
 
 @pytest.mark.parametrize("fault", WRONG.values(), ids=WRONG)
 async def test_faulty_signer_stores_nothing_and_the_op_waits(scene: Scene, fault: Fault) -> None:
-    async with signing_over(scene) as (on, proxy, signer), on.relayed(scene.post()):
+    async with signing_over(scene) as (stage, proxy, signer), stage.relayed(scene.post()):
         account = {"account": hex_of(signer.address)}
         with proxy.fault(fault):
-            on.start(signer)
+            stage.start(signer)
             with anyio.fail_after(60):
                 while REGISTRY.get_sample_value("coordinatord_signer_failing", account) != 1:  # noqa: ASYNC110
                     await anyio.sleep(0.02)
-            assert await on.fetchval("select array_agg(state) from relays") == ["queued"]
-            assert await on.fetchval("select count(*) from relay_txs") == 0
-        await on.until("select state = 'mined' from relays")
+            assert await stage.fetchval("select array_agg(state) from relays") == ["queued"]
+            assert await stage.fetchval("select count(*) from relay_txs") == 0
+        await stage.until("select state = 'mined' from relays")
         assert REGISTRY.get_sample_value("coordinatord_signer_failing", account) == 0
-        assert await on.fetchval("select count(*) from relay_tx_versions") == 1
+        assert await stage.fetchval("select count(*) from relay_tx_versions") == 1
 
 
 async def test_signed_relays_finish_while_the_signer_is_down(scene: Scene) -> None:
     outcomes: list[object] = []
     first, second = scene.post(), scene.post()
-    async with mining_by_hand(scene.anvil), signing_over(scene) as (on, proxy, signer):
-        on.start(signer)
+    async with mining_by_hand(scene.anvil), signing_over(scene) as (stage, proxy, signer):
+        stage.start(signer)
         async with anyio.create_task_group() as callers:
-            callers.start_soon(relay_into(on, outcomes), first)
-            await on.until(BROADCAST, 1)
+            callers.start_soon(relay_into(stage, outcomes), first)
+            await stage.until(BROADCAST, 1)
             with proxy.fault(HttpStatus("eth_signTransaction", 503)):
-                callers.start_soon(relay_into(on, outcomes), second)
-                await on.until("select count(*) = 2 from relays")
+                callers.start_soon(relay_into(stage, outcomes), second)
+                await stage.until("select count(*) = 2 from relays")
                 await scene.anvil.call("evm_mine")
-                await on.until("select count(*) = 1 from relays where state = 'mined'")
-                assert await on.fetchval("select count(*) from relays where state = 'queued'") == 1
-            await on.until(BROADCAST, 2)
+                await stage.until("select count(*) = 1 from relays where state = 'mined'")
+                assert await stage.fetchval("select count(*) from relays where state = 'queued'") == 1
+            await stage.until(BROADCAST, 2)
             await scene.anvil.call("evm_mine")
         assert [type(outcome) for outcome in outcomes] == [RelayMined] * 2
-        await scene.check(on)
+        await scene.check(stage)
 
 
 async def test_unreadable_keystore_stops_the_start(scene: Scene, key: str, tmp_path: Path) -> None:

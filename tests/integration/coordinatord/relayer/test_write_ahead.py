@@ -17,7 +17,7 @@ from tests.support.faults.rpc_proxy import SwallowAnswer
 from tests.support.faults.write_ahead import WriteAhead
 
 
-def send_inside_the_transaction(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def send_inside_the_transaction(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plant the fault: send signed bytes at once, and commit their transaction afterwards."""
     sign = intake.sign_planned
 
@@ -25,7 +25,7 @@ def send_inside_the_transaction(on: Stage, monkeypatch: pytest.MonkeyPatch) -> N
         connection: Connection, account: RelayerAccount, plans: Sequence[PlannedTx]
     ) -> tuple[list[PendingTx], SignerUnavailable | None]:
         signed, away = await sign(connection, account, plans)
-        await broadcast(on.rpc, signed)
+        await broadcast(stage.rpc, signed)
         return signed, away
 
     monkeypatch.setattr(intake, "sign_planned", sign_and_send)
@@ -35,12 +35,12 @@ def send_inside_the_transaction(on: Stage, monkeypatch: pytest.MonkeyPatch) -> N
 async def test_a_broadcast_before_the_commit_is_found_and_named(
     scene: Scene, write_ahead: WriteAhead, monkeypatch: pytest.MonkeyPatch, fault: SwallowAnswer | None
 ) -> None:
-    async with scene.proxied() as (on, proxy):
-        send_inside_the_transaction(on, monkeypatch)
+    async with scene.stage_behind_proxy() as (stage, proxy):
+        send_inside_the_transaction(stage, monkeypatch)
         with proxy.fault(*([] if fault is None else [fault])):
-            on.start(scene.relayer)
-            assert isinstance(await on.relaying.relay(scene.post()), RelayMined)  # no other check would notice
-        sent = await on.fetchval(
+            stage.start(scene.relayer)
+            assert isinstance(await stage.relaying.relay(scene.post()), RelayMined)  # no other check would notice
+        sent = await stage.fetchval(
             "select '0x' || encode(hash, 'hex') || ' (nonce ' || nonce || ')'"
             " from relay_tx_versions v join relay_txs t on t.id = v.tx_id"
         )
