@@ -26,7 +26,7 @@ from devnet.postgres import Postgres
 from devnet.world import World
 from tests.integration.coordinatord.failover.servers import Pair, frozen, promote
 from tests.integration.coordinatord.faults.load import Load, submissions
-from tests.integration.coordinatord.faults.place import Place
+from tests.integration.coordinatord.faults.market_setup import MarketSetup
 from tests.integration.coordinatord.scene.stage import environment, until
 from tests.support.programs.found import program
 
@@ -198,10 +198,10 @@ async def test_peak_of_twelve_buyers_is_within_the_number_of_the_pages(world: Wo
     assert f"up to {limit} connections" in settings_file
     (most,) = re.findall(r"^max_connections = (\d+)$", settings_file, re.MULTILINE)
     assert PROCESSES * limit <= int(most) - OTHERS
-    place = Place(world, database_url)
-    async with place.serving() as (coordinator, http):
+    setup = MarketSetup(world, database_url)
+    async with setup.running_coordinator() as (coordinator, http):
         await until(lambda: http.get("/readyz"), 200)
-        bodies = await submissions(place.party(http), BUYERS * JOBS_EACH)
+        bodies = await submissions(setup.party(http), BUYERS * JOBS_EACH)
         load, counts = Load([coordinator.base_url]), []
         connection = await asyncpg.connect(database_url)
         try:

@@ -27,7 +27,7 @@ from tests.integration.coordinatord.failover.servers import (
     until_replayed,
     until_streaming,
 )
-from tests.integration.coordinatord.faults.place import Place
+from tests.integration.coordinatord.faults.market_setup import MarketSetup
 from tests.integration.coordinatord.faults.witnesses import at_work, posted_again
 from tests.support.fakes.page_shell import PageShell, chapter
 
@@ -61,8 +61,8 @@ async def test_synchronous_failover_keeps_every_promise(
     world: World, tmp_path: Path, synchronous: Pair, times: int
 ) -> None:
     pair, back = synchronous, []
-    place = Place(world, _primary_of(pair))
-    async with at_work(place, tmp_path, coordinators_database_url=pair.url, times=times) as witnesses:
+    setup = MarketSetup(world, _primary_of(pair))
+    async with at_work(setup, tmp_path, coordinators_database_url=pair.url, times=times) as witnesses:
         market = witnesses.market
         for _ in range(times):
             await witnesses.create_batch(LINES)
@@ -83,8 +83,8 @@ async def test_synchronous_failover_keeps_every_promise(
 async def test_broadcast_waits_for_confirmation_of_the_standby(world: World, tmp_path: Path, synchronous: Pair) -> None:
     """The primary fails while its standby hangs and lacks commits."""
     pair = synchronous
-    place = Place(world, _primary_of(pair))
-    async with at_work(place, tmp_path, coordinators_database_url=pair.url) as witnesses:
+    setup = MarketSetup(world, _primary_of(pair))
+    async with at_work(setup, tmp_path, coordinators_database_url=pair.url) as witnesses:
         await witnesses.create_batch(LINES)
         with frozen(pair.standby):
             await anyio.sleep(LOST_S)
@@ -101,8 +101,8 @@ async def test_asynchronous_failover_repairs_and_reports_what_was_lost(
 ) -> None:
     """The standby lacks mined transactions, lines of a batch, a whole batch and sessions."""
     pair = asynchronous
-    place = Place(world, _primary_of(pair))
-    async with at_work(place, tmp_path, coordinators_database_url=pair.url) as witnesses:
+    setup = MarketSetup(world, _primary_of(pair))
+    async with at_work(setup, tmp_path, coordinators_database_url=pair.url) as witnesses:
         market = witnesses.market
         await witnesses.create_batch(LINES)
         await until_replayed(pair)
@@ -119,7 +119,7 @@ async def test_asynchronous_failover_repairs_and_reports_what_was_lost(
         assert await witnesses.status_code("/v1/batches", witnesses.sessions[sessions + 1]) == 401
         del witnesses.batches[lost_batch]
         log = [json.loads(line) for line in market.coordinators_log.read_text().splitlines()]
-    violations = await place.violations(market.load.posted)
+    violations = await setup.violations(market.load.posted)
     assert violations + await witnesses.write_ahead.found() + await witnesses.false_answers() == []
     assert witnesses.resets == 1
     events = [entry["event"] for entry in log]

@@ -17,7 +17,7 @@ from devnet.ports import pick_free
 from devnet.postgres import find_binaries
 from devnet.world import World
 from tests.integration.coordinatord.faults.load import Load, submissions
-from tests.integration.coordinatord.faults.place import Place
+from tests.integration.coordinatord.faults.market_setup import MarketSetup
 from tests.integration.coordinatord.scene.party import Body
 from tests.integration.coordinatord.scene.stage import environment, until
 from tests.support.fakes import service_manager
@@ -55,7 +55,7 @@ class Deployment:
         return {file.name for file in (self.root / "etc/coordinatord/credentials").iterdir()}
 
 
-Deployed = Callable[..., AbstractAsyncContextManager[Deployment]]
+StartDeployment = Callable[..., AbstractAsyncContextManager[Deployment]]
 
 
 def lay_out(root: Path, world: World, settings: dict[str, str]) -> None:
@@ -80,9 +80,9 @@ def lay_out(root: Path, world: World, settings: dict[str, str]) -> None:
 
 
 @asynccontextmanager
-async def deployed(
+async def run_deployment(
     folder: Path,
-    place: Place,
+    setup: MarketSetup,
     *,
     variables: dict[str, str],
     processes: int,
@@ -90,11 +90,11 @@ async def deployed(
     changed: dict[str, object],
 ) -> AsyncIterator[Deployment]:
     """Run units that serve one port, with clients that post until the end. Then check every promise."""
-    world = place.world
+    world = setup.world
     root, tools = folder / "root", folder / "tools"
     tools.mkdir()
     port, units = pick_free(), [f"coordinatord@{pick_free()}" for _ in range(processes)]
-    settings = environment(world, place.database_url, PORT=port, OPERATOR_KEY="0a" * 32, ESCROW_MODE="static")
+    settings = environment(world, setup.database_url, PORT=port, OPERATOR_KEY="0a" * 32, ESCROW_MODE="static")
     lay_out(root, world, settings | {name: str(value) for name, value in changed.items()})
     service_manager.install(tools, root)
     url = f"http://127.0.0.1:{port}"
@@ -115,7 +115,7 @@ async def deployed(
         async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as http:
             await until(lambda: http.get("/readyz"), 200)
             load = Load([url])
-            bodies = await submissions(place.party(http), _SPARE + posts)
+            bodies = await submissions(setup.party(http), _SPARE + posts)
             deployment = Deployment(root, shell, http, load, bodies[:_SPARE])
             (before,) = chapter(PAGE, "Before")
             await deployment.follow(before)
@@ -125,7 +125,7 @@ async def deployed(
                 with anyio.fail_after(60):
                     await load.until_posted(len(bodies) - len(deployment.spare))
         assert load.unspecified() == []
-        assert await place.violations(load.posted) == []
+        assert await setup.violations(load.posted) == []
     finally:
         await anyio.to_thread.run_sync(service_manager.stop_all)
 

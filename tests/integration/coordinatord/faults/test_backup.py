@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from devnet.postgres import Postgres
-from tests.integration.coordinatord.faults.deployment import Deployed, Deployment
-from tests.integration.coordinatord.faults.place import Place
+from tests.integration.coordinatord.faults.deployment import Deployment, StartDeployment
+from tests.integration.coordinatord.faults.market_setup import MarketSetup
 from tests.integration.coordinatord.scene.stage import until
 from tests.support.fakes.page_shell import chapter
 
@@ -20,49 +20,51 @@ PAGE = PROJECT / "docs" / "operators" / "maintenance.md"
 SETTINGS = PROJECT / "config" / "postgresql" / "coordinatord.conf"
 
 
-async def every_job_is_told_of(on: Deployment) -> None:
-    for job in on.load.posted:
+async def every_job_is_told_of(deployment: Deployment) -> None:
+    for job in deployment.load.posted:
         # A ready coordinator may lack the latest blocks.
-        answer = await until(partial(on.http.get, f"/v1/jobs/0x{job.hex()}"), 200)
+        answer = await until(partial(deployment.http.get, f"/v1/jobs/0x{job.hex()}"), 200)
         assert answer.json()["status"] == "queued"
 
 
 @pytest.mark.long
-async def test_lost_machine_and_database_are_restored(deployed: Deployed, place: Place, postgres: Postgres) -> None:
+async def test_lost_machine_and_database_are_restored(
+    start_deployment: StartDeployment, setup: MarketSetup, postgres: Postgres
+) -> None:
     (backup,) = chapter(PAGE, "Backup")
     stop, database, start = chapter(PAGE, "Restore")
     (without,) = chapter(PAGE, "Without a backup")
-    name = place.database_url.rpartition("/")[2]
+    name = setup.database_url.rpartition("/")[2]
     variables = {"ADMIN_URL": postgres.url("postgres"), "OWNER_ROLE": "devnet"}
-    async with deployed(variables, processes=1, posts=0) as on:
-        client = place.party(on.http, place.world.wallets.with_role("client")[1])
+    async with start_deployment(variables, processes=1, posts=0) as deployment:
+        client = setup.party(deployment.http, setup.world.wallets.with_role("client")[1])
         await client.sign_in()
         uploaded = (await client.upload("input", client.container(b"kept"))).json()["id"]
-        await on.buy()
-        await on.follow(backup)
-        await on.buy()  # not in the backup
-        key = on.credential("relayer_key")
+        await deployment.buy()
+        await deployment.follow(backup)
+        await deployment.buy()  # not in the backup
+        key = deployment.credential("relayer_key")
 
-        await on.follow("systemctl stop $UNITS\n")
+        await deployment.follow("systemctl stop $UNITS\n")
         await postgres.execute(f"drop database {name} with (force)")
-        shutil.rmtree(on.root / "etc" / "coordinatord")
+        shutil.rmtree(deployment.root / "etc" / "coordinatord")
         for block in (stop, database):
-            await on.follow(block)
-        assert on.credential("relayer_key") == key
-        told = await on.follow(start)
+            await deployment.follow(block)
+        assert deployment.credential("relayer_key") == key
+        told = await deployment.follow(start)
         assert "no migrations to apply" in told
         assert "nothing is wrong" in told
-        await every_job_is_told_of(on)
+        await every_job_is_told_of(deployment)
         assert (await client.read_file(uploaded)).status_code == 200  # its session and upload still exist
 
-        await on.follow("systemctl stop $UNITS\n")
+        await deployment.follow("systemctl stop $UNITS\n")
         await postgres.execute(f"drop database {name} with (force)")
-        assert "the database is empty" in await on.follow(without)
-        await every_job_is_told_of(on)
+        assert "the database is empty" in await deployment.follow(without)
+        await every_job_is_told_of(deployment)
         assert (await client.read_file(uploaded)).status_code == 401
         await client.sign_in()
         assert (await client.read_file(uploaded)).status_code == 404
-        await on.buy()  # the relayer continues with the nonces of the chain
+        await deployment.buy()  # the relayer continues with the nonces of the chain
 
 
 async def test_every_documented_setting_is_one_that_the_server_takes(postgres: Postgres) -> None:

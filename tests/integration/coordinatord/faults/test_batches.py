@@ -27,7 +27,7 @@ KILLS, LINES, MAX_OPEN_LINES = 10, 300, 20
 
 
 @pytest.fixture
-async def quiet(world: World, database_url: str) -> AsyncIterator[Stage]:
+async def idle_stage(world: World, database_url: str) -> AsyncIterator[Stage]:
     """A coordinator without relayer and batch workers."""
     seen: list[Seen] = []
     async with staged(world, configured(world, database_url), seen, relayer=False) as stage:
@@ -35,12 +35,12 @@ async def quiet(world: World, database_url: str) -> AsyncIterator[Stage]:
 
 
 @pytest.fixture
-async def batching(world: World, quiet: Stage) -> Batching:
+async def batching(world: World, idle_stage: Stage) -> Batching:
     wallet = world.wallets.with_role("client")[0]
-    registry = quiet.ground.config.addresses.job_registry
-    owner = Party(wallet_of(wallet), quiet.ground.domains, registry, quiet.http, wallet.box_key)
+    registry = idle_stage.ground.config.addresses.job_registry
+    owner = Party(wallet_of(wallet), idle_stage.ground.domains, registry, idle_stage.http, wallet.box_key)
     await owner.sign_in()
-    return await Batching.of(quiet, owner)
+    return await Batching.of(idle_stage, owner)
 
 
 def small_steps(stage: Stage, max_lines: int) -> BatchWorker:
@@ -54,7 +54,7 @@ def no_puts(request: httpx.Request) -> httpx.Response | None:
 
 @pytest.mark.long
 async def test_worker_killed_ten_times_posts_each_line_once(
-    world: World, database_url: str, quiet: Stage, batching: Batching
+    world: World, database_url: str, idle_stage: Stage, batching: Batching
 ) -> None:
     lines = batching.submitter.lines(LINES // 2)
     created = await batching.create(*[line for good in lines for line in (good, b"no json")])
@@ -62,72 +62,72 @@ async def test_worker_killed_ten_times_posts_each_line_once(
     before = "select exists (select from batch_work where lines_done <= $1)"
     under_way = "select exists (select from relays where state <> 'mined')"
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(app.run_relay_task, quiet.ground)
+        tasks.start_soon(app.run_relay_task, idle_stage.ground)
         for kill in range(KILLS):
             with batch_worker_process(settings, MAX_OPEN_LINES), anyio.fail_after(60):
-                while await quiet.fetchval(before, kill * LINES // KILLS):  # noqa: ASYNC110 - the event is in another process
+                while await idle_stage.fetchval(before, kill * LINES // KILLS):  # noqa: ASYNC110 - the event is in another process
                     await anyio.sleep(0.002)
         with batch_worker_process(settings, MAX_OPEN_LINES):
             await batching.until(created["id"], counts=(0, LINES // 2, LINES))
             with anyio.fail_after(60):
-                while await quiet.fetchval(under_way):  # noqa: ASYNC110 - the event is in another process
+                while await idle_stage.fetchval(under_way):  # noqa: ASYNC110 - the event is in another process
                     await anyio.sleep(0.02)
-            await quiet.execute("update batches set expires_at = clock_timestamp()")
+            await idle_stage.execute("update batches set expires_at = clock_timestamp()")
             await batching.until(created["id"], status="expired", counts=(0, LINES, LINES))
         tasks.cancel_scope.cancel()
-    assert await broken_batches(quiet.ground.database, quiet.ground.pins) == []
+    assert await broken_batches(idle_stage.ground.database, idle_stage.ground.pins) == []
     promised = {bytes.fromhex(line["job_id"][2:]) for line in lines}
-    assert await job_violations(quiet.ground.rpc, quiet.ground.config.addresses, promised=promised) == []
-    async with quiet.ground.database.connection() as connection:
-        assert await relay_violations(connection, quiet.ground.rpc, stuck_after=0) == []  # type: ignore[arg-type]
+    assert await job_violations(idle_stage.ground.rpc, idle_stage.ground.config.addresses, promised=promised) == []
+    async with idle_stage.ground.database.connection() as connection:
+        assert await relay_violations(connection, idle_stage.ground.rpc, stuck_after=0) == []  # type: ignore[arg-type]
 
 
-async def test_racing_workers_post_each_line_once(database_url: str, quiet: Stage, batching: Batching) -> None:
+async def test_racing_workers_post_each_line_once(database_url: str, idle_stage: Stage, batching: Batching) -> None:
     batches = [await batching.create(*[b"no json", *batching.submitter.lines(20)], b"", b"{}") for _ in range(3)]
     async with open_database(database_url, max_size=4) as second, anyio.create_task_group() as tasks:
-        rival = attrs.evolve(quiet, ground=attrs.evolve(quiet.ground, database=second))
-        for stage in (quiet, rival):
+        rival = attrs.evolve(idle_stage, ground=attrs.evolve(idle_stage.ground, database=second))
+        for stage in (idle_stage, rival):
             tasks.start_soon(small_steps(stage, 4).run)
         for batch in batches:
             await batching.until(batch["id"], counts=(0, 2, 22))
             await batching.cancel(batch["id"])
             await batching.until(batch["id"], status="cancelled", counts=(0, 22, 22))
         tasks.cancel_scope.cancel()
-    assert await broken_batches(quiet.ground.database, quiet.ground.pins) == []
-    assert await quiet.fetchval("select count(*) from relays") == 60
+    assert await broken_batches(idle_stage.ground.database, idle_stage.ground.pins) == []
+    assert await idle_stage.fetchval("select count(*) from relays") == 60
 
 
-async def test_store_failure_delays_only_output_files(quiet: Stage, batching: Batching) -> None:
+async def test_store_failure_delays_only_output_files(idle_stage: Stage, batching: Batching) -> None:
     created = await batching.create(b"no json")
-    worker = small_steps(quiet, 10)
+    worker = small_steps(idle_stage, 10)
     assert await worker.run_step()
     assert await worker.run_step()
-    with quiet.store.answering(no_puts):
+    with idle_stage.store.answering(no_puts):
         assert await worker.run_step()
     assert (await batching.get(f"/{created['id']}")).json()["status"] == "finalizing"
-    assert await quiet.fetchval("select attempts from batch_work") == 1
-    assert await quiet.fetchval("select count(*) from files where purpose = 'batch_output'") == 0
-    await quiet.execute("update batch_work set due_at = clock_timestamp()")
+    assert await idle_stage.fetchval("select attempts from batch_work") == 1
+    assert await idle_stage.fetchval("select count(*) from files where purpose = 'batch_output'") == 0
+    await idle_stage.execute("update batch_work set due_at = clock_timestamp()")
     assert await worker.run_step()
     done = (await batching.get(f"/{created['id']}")).json()
     assert (done["status"], len(await batching.lines(done["error_file_id"]))) == ("completed", 1)
 
 
-async def test_store_failure_delays_only_affected_lines(quiet: Stage, batching: Batching) -> None:
+async def test_store_failure_delays_only_affected_lines(idle_stage: Stage, batching: Batching) -> None:
     created = await batching.create(*batching.submitter.lines(3))
 
-    worker = small_steps(quiet, 10)
-    with quiet.store.answering(no_puts):
+    worker = small_steps(idle_stage, 10)
+    with idle_stage.store.answering(no_puts):
         assert await worker.run_step()
     assert (await batching.get(f"/{created['id']}")).json()["status"] == "validating"
-    assert await quiet.fetchval("select count(*) from relays") == 0
-    await quiet.execute("update batch_work set due_at = clock_timestamp()")
+    assert await idle_stage.fetchval("select count(*) from relays") == 0
+    await idle_stage.execute("update batch_work set due_at = clock_timestamp()")
     assert await worker.run_step()
-    assert await quiet.fetchval("select count(*) from relays where state = 'queued'") == 3
+    assert await idle_stage.fetchval("select count(*) from relays where state = 'queued'") == 3
 
 
 async def test_failing_batch_is_postponed_and_others_continue(
-    quiet: Stage, batching: Batching, monkeypatch: pytest.MonkeyPatch
+    idle_stage: Stage, batching: Batching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await batching.create(b'"poison"'), await batching.create(b"no json")
     check = LineChecks.check_lines
@@ -137,14 +137,14 @@ async def test_failing_batch_is_postponed_and_others_continue(
             raise RuntimeError("a fault")
         return check(checks, lines)
 
-    worker = small_steps(quiet, 10)
+    worker = small_steps(idle_stage, 10)
     with monkeypatch.context() as patched:
         patched.setattr(LineChecks, "check_lines", faulty)
         while await worker.run_step():
             pass
     assert (await batching.get(f"/{second['id']}")).json()["status"] == "completed"
     assert (await batching.get(f"/{first['id']}")).json()["status"] == "validating"
-    await quiet.execute("update batch_work set due_at = clock_timestamp()")
+    await idle_stage.execute("update batch_work set due_at = clock_timestamp()")
     while await worker.run_step():
         pass
     assert (await batching.get(f"/{first['id']}")).json()["status"] == "completed"
@@ -158,9 +158,9 @@ async def lose_input(stage: Stage, batch: dict[str, object], worker: BatchWorker
         assert await worker.run_step()
 
 
-async def test_batch_whose_input_file_is_lost_fails_as_a_whole(quiet: Stage, batching: Batching) -> None:
+async def test_batch_whose_input_file_is_lost_fails_as_a_whole(idle_stage: Stage, batching: Batching) -> None:
     created = await batching.create(b"no json")
-    await lose_input(quiet, created, small_steps(quiet, 10))
+    await lose_input(idle_stage, created, small_steps(idle_stage, 10))
     failed = (await batching.get(f"/{created['id']}")).json()
     assert failed["status"] == "failed"
     assert failed["failed_at"] >= failed["created_at"]
@@ -171,11 +171,11 @@ async def test_batch_whose_input_file_is_lost_fails_as_a_whole(quiet: Stage, bat
     assert (await batching.cancel(created["id"])).json()["error"]["code"] == "batch_not_cancellable"
 
 
-async def test_lines_behind_a_loss_of_the_input_file_end_as_errors(quiet: Stage, batching: Batching) -> None:
+async def test_lines_behind_a_loss_of_the_input_file_end_as_errors(idle_stage: Stage, batching: Batching) -> None:
     created = await batching.create(b"no json", b"no json", b"no json", b"no json", b"no json")
-    worker = small_steps(quiet, 2)
+    worker = small_steps(idle_stage, 2)
     assert await worker.run_step()
-    await lose_input(quiet, created, worker)
+    await lose_input(idle_stage, created, worker)
     while await worker.run_step():
         pass
     done = (await batching.get(f"/{created['id']}")).json()

@@ -37,8 +37,8 @@ QUIET_ROUNDS: Final = 3  # rounds without a new place, after which all places co
 
 
 @attrs.frozen
-class Watched:
-    """A coordinator with watched background tasks. `runs` counts how often each was started and ended."""
+class WatchedCoordinator:
+    """Coordinator with watched background tasks. `started` and `ended` count the runs of each task."""
 
     stage: Stage
     errors: ForeignErrors
@@ -52,7 +52,7 @@ class Watched:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restart at once, and sweep all the time."""
     monkeypatch.setattr(supervision, "MAX_BACKOFF_S", 0.02)
     monkeypatch.setattr(supervision, "FAILING_AFTER_FAILURES", math.inf)  # each place fails once, so readiness stays on
@@ -84,9 +84,9 @@ def closed_connections_forgiven() -> Iterator[None]:
 
 
 @pytest.fixture
-async def watched(
-    world: World, database_url: str, quick: None, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Watched]:
+async def watched_coordinator(
+    world: World, database_url: str, short_intervals: None, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[WatchedCoordinator]:
     errors = ForeignErrors("coordinatord")
     started, ended = Counter[str](), Counter[str]()
     background_tasks = app.background_tasks
@@ -109,7 +109,7 @@ async def watched(
     seen: list[Seen] = []
     with logged_exceptions() as logged, errors.planted(), closed_connections_forgiven():
         async with staged(world, configured(world, database_url, **SETTINGS), seen, sweeps=True) as stage:
-            yield Watched(stage, errors, logged, started, ended)
+            yield WatchedCoordinator(stage, errors, logged, started, ended)
             errors.enabled = False
 
 
@@ -155,8 +155,8 @@ async def until_done(act: Callable[[], Awaitable[httpx.Response]], status: int) 
 
 
 @pytest.mark.long
-async def test_foreign_errors_end_neither_daemon_nor_task(watched: Watched) -> None:
-    stage = watched.stage
+async def test_foreign_errors_end_neither_daemon_nor_task(watched_coordinator: WatchedCoordinator) -> None:
+    stage = watched_coordinator.stage
     wallets, registry = stage.world.wallets, stage.ground.config.addresses.job_registry
     client, provider = (
         Party(wallet_of(wallet), stage.ground.domains, registry, stage.http, wallet.box_key)
@@ -168,21 +168,23 @@ async def test_foreign_errors_end_neither_daemon_nor_task(watched: Watched) -> N
     async with receiving() as receiver:
         hook = {"url": receiver.url}
         assert (await stage.http.post("/v1/webhooks", json=hook, headers=client.authorization)).status_code == 200
-        quiet = 0
-        while quiet < QUIET_ROUNDS:
-            before = len(watched.errors.raised)
+        quiet_rounds = 0
+        while quiet_rounds < QUIET_ROUNDS:
+            before = len(watched_coordinator.errors.raised)
             await activity.round()
-            quiet = quiet + 1 if len(watched.errors.raised) == before else 0
-        watched.errors.enabled = False
-        silent = [
+            quiet_rounds = quiet_rounds + 1 if len(watched_coordinator.errors.raised) == before else 0
+        watched_coordinator.errors.enabled = False
+        unlogged = [
             (task, place, error)
-            for (task, place), error in watched.errors.raised.items()
-            if error not in watched.logged | watched.errors.in_libraries and not isinstance(error, OSError)
+            for (task, place), error in watched_coordinator.errors.raised.items()
+            if error not in watched_coordinator.logged | watched_coordinator.errors.in_libraries
+            and not isinstance(error, OSError)
         ]
-        assert silent == []
-        assert len(watched.errors.raised) > 150
-        met = {task for task, _ in watched.errors.raised}
-        assert (watched.started.keys() - met, watched.started.keys() - watched.running) == (set(), set())
+        assert unlogged == []
+        assert len(watched_coordinator.errors.raised) > 150
+        met = {task for task, _ in watched_coordinator.errors.raised}
+        assert watched_coordinator.started.keys() - met == set()
+        assert watched_coordinator.started.keys() - watched_coordinator.running == set()
         failures = {task: REGISTRY.get_sample_value("coordinatord_task_failures_total", {"task": task}) for task in met}
         assert all(failures.values()), failures
         told = len(receiver.got)

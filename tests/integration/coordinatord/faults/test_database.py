@@ -22,7 +22,7 @@ from devnet.world import World
 from tests.integration.conftest import Services
 from tests.integration.coordinatord.failover.servers import started_again
 from tests.integration.coordinatord.faults.load import Load, submissions
-from tests.integration.coordinatord.faults.place import Place
+from tests.integration.coordinatord.faults.market_setup import MarketSetup
 from tests.integration.coordinatord.scene.stage import Stage, configured, staged, until
 from tests.integration.coordinatord.scene.tabs import POST, path_of
 from tests.support.faults.full_disk import fill, mounted_disk
@@ -38,9 +38,9 @@ async def exhausted(stage: Stage) -> AsyncIterator[None]:
         yield
 
 
-async def test_request_waits_for_a_free_connection(place: Place) -> None:
-    async with staged(place.world, configured(place.world, place.database_url), [], connection_wait=20) as stage:
-        client = place.party(stage.http)
+async def test_request_waits_for_a_free_connection(setup: MarketSetup) -> None:
+    async with staged(setup.world, configured(setup.world, setup.database_url), [], connection_wait=20) as stage:
+        client = setup.party(stage.http)
         body = await client.paid()
         answers: list[int] = []
 
@@ -66,9 +66,9 @@ async def test_lists_leave_half_of_the_pool_to_others(database_url: str) -> None
             assert await first.fetchval("select 1") == await second.fetchval("select 1")
 
 
-async def test_request_without_connection_is_503_and_posts_nothing(place: Place) -> None:
-    async with staged(place.world, configured(place.world, place.database_url), [], connection_wait=0.2) as stage:
-        client = place.party(stage.http)
+async def test_request_without_connection_is_503_and_posts_nothing(setup: MarketSetup) -> None:
+    async with staged(setup.world, configured(setup.world, setup.database_url), [], connection_wait=0.2) as stage:
+        client = setup.party(stage.http)
         await client.sign_in()
         bodies = [await client.paid(client.container(b"%d" % n)) for n in range(12)]
         answers: list[httpx.Response] = []
@@ -93,7 +93,7 @@ async def test_request_without_connection_is_503_and_posts_nothing(place: Place)
             await post(body)
         assert {answer.status_code for answer in answers} == {201}
         jobs = {bytes.fromhex(body["job_id"][2:]) for body in bodies}
-        assert await place.violations(jobs) == []
+        assert await setup.violations(jobs) == []
 
 
 @pytest.fixture
@@ -106,12 +106,12 @@ def tiny_disk() -> Iterator[Path]:
 
 @pytest.fixture
 def url_on_tiny_disk(services: Services, postgres: Postgres, tiny_disk: Path) -> Iterator[str]:
-    place = tiny_disk / "tablespace"
-    place.mkdir()
+    folder = tiny_disk / "tablespace"
+    folder.mkdir()
     if postgres.account is not None:
-        shutil.chown(place, postgres.account)
+        shutil.chown(folder, postgres.account)
     run = services.portal.call
-    run(postgres.execute, f"create tablespace tiny location '{place}'")
+    run(postgres.execute, f"create tablespace tiny location '{folder}'")
     run(postgres.execute, "create database on_tiny_disk tablespace tiny")
     yield postgres.url("on_tiny_disk")
     run(postgres.execute, "drop database on_tiny_disk with (force)")
@@ -128,9 +128,9 @@ async def refusal_of_a_write(http: httpx.AsyncClient) -> tuple[int, str]:
 
 @pytest.mark.long
 async def test_full_disk_is_503_and_loses_nothing(world: World, url_on_tiny_disk: str, tiny_disk: Path) -> None:
-    place = Place(world, url_on_tiny_disk)
-    async with place.serving() as (coordinator, http):
-        bodies = await submissions(place.party(http), 24 * 2)
+    setup = MarketSetup(world, url_on_tiny_disk)
+    async with setup.running_coordinator() as (coordinator, http):
+        bodies = await submissions(setup.party(http), 24 * 2)
         load = Load([coordinator.base_url])
         ballast = tiny_disk / "ballast"
         async with anyio.create_task_group() as clients:
@@ -146,7 +146,7 @@ async def test_full_disk_is_503_and_loses_nothing(world: World, url_on_tiny_disk
             with anyio.fail_after(60):
                 await load.until_posted(len(bodies))
         assert load.unspecified() == []
-        assert await place.violations(load.posted) == []
+        assert await setup.violations(load.posted) == []
 
 
 CLIENTS, JOBS_EACH = 4, 4
@@ -157,7 +157,8 @@ ROLES_HELD = (
 
 
 @pytest.fixture
-async def own_postgres(tmp_path: Path) -> AsyncIterator[Postgres]:
+async def separate_postgres(tmp_path: Path) -> AsyncIterator[Postgres]:
+    """Database server of this test alone, so that the test may stop it."""
     directory = tmp_path / "pg"
     directory.mkdir()
     async with running_postgres(pick_free(), directory, tmp_path) as server:
@@ -173,23 +174,23 @@ async def roles_held(url: str) -> int:
 
 
 @pytest.mark.long
-async def test_postgres_restart_under_load_loses_nothing(world: World, own_postgres: Postgres) -> None:
-    place = Place(world, url := own_postgres.url())
-    async with place.serving() as (coordinator, http):
+async def test_postgres_restart_under_load_loses_nothing(world: World, separate_postgres: Postgres) -> None:
+    setup = MarketSetup(world, url := separate_postgres.url())
+    async with setup.running_coordinator() as (coordinator, http):
         roles = await roles_held(url)
-        bodies = await submissions(place.party(http), CLIENTS * JOBS_EACH)
+        bodies = await submissions(setup.party(http), CLIENTS * JOBS_EACH)
         load = Load([coordinator.base_url])
         async with anyio.create_task_group() as clients:
             for n in range(CLIENTS):
                 clients.start_soon(load.submit, bodies[n::CLIENTS])
             await load.until_posted(2)
-            await own_postgres.child.stop()
+            await separate_postgres.child.stop()
             refused = await until(lambda: http.get("/v1/models"), 503)
             assert refused.json()["error"]["type"] == "not_ready"
             assert refused.headers["x-svc-retryable"] == "true"
             assert (await until(lambda: http.get("/readyz"), 503)).json()["ready"] is False
             assert (await http.get("/healthz")).status_code == 200
-            async with started_again(own_postgres):
+            async with started_again(separate_postgres):
                 await until(lambda: http.get("/readyz"), 200)
                 with anyio.fail_after(60):
                     await load.until_posted(len(bodies))
@@ -199,17 +200,17 @@ async def test_postgres_restart_under_load_loses_nothing(world: World, own_postg
                         await anyio.sleep(0.05)
                 assert load.unspecified() == []
                 assert (503, "not_ready") in load.answers
-                assert await place.violations(load.posted) == []
+                assert await setup.violations(load.posted) == []
                 coordinator.terminate()
                 assert await coordinator.exit_status() == 0
 
 
 @pytest.mark.long
-async def test_streams_of_tabs_continue_after_a_restart(world: World, own_postgres: Postgres) -> None:
+async def test_streams_of_tabs_continue_after_a_restart(world: World, separate_postgres: Postgres) -> None:
     """Frames that waited may be lost, and new ones arrive on the same stream."""
-    place = Place(world, own_postgres.url())
-    async with place.serving(timeout_s=60) as (_, http):
-        client, provider = place.party(http), place.party(http, "provider")
+    setup = MarketSetup(world, separate_postgres.url())
+    async with setup.running_coordinator(timeout_s=60) as (_, http):
+        client, provider = setup.party(http), setup.party(http, "provider")
         await client.sign_in()
         await provider.sign_in("provider")
         job = (await client.post(designated=1))["job_id"]
@@ -218,11 +219,11 @@ async def test_streams_of_tabs_continue_after_a_restart(world: World, own_postgr
             assert response.status_code == 200
             pieces = response.aiter_text()
             await anext(pieces)
-            await own_postgres.child.stop()
+            await separate_postgres.child.stop()
             body = {"messages": [{"job_id": job, "body": base64_of(b"after")}]}
             send = partial(http.post, POST, json=body, headers=provider.authorization)
             await until(send, 503)
-            async with started_again(own_postgres):
+            async with started_again(separate_postgres):
                 await until(send, 200)
                 with anyio.fail_after(60):
                     while base64_of(b"after") not in await anext(pieces):

@@ -21,7 +21,7 @@ import pytest
 from coordinatord.api.sessions.sessions import hash_token
 from devnet.ports import LOOPBACK
 from tests.integration.coordinatord.faults.load import submissions
-from tests.integration.coordinatord.faults.place import Place
+from tests.integration.coordinatord.faults.market_setup import MarketSetup
 from tests.support.faults.polling_crowd import token
 
 POLLERS, JOBS = int(os.environ.get("POLLERS", "2000")), 12
@@ -69,16 +69,16 @@ async def _until_all_leased(connection: "asyncpg.Connection[asyncpg.Record]") ->
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("_enough_descriptors")
-async def test_thousands_of_pollers_do_not_block_others(place: Place) -> None:
+async def test_thousands_of_pollers_do_not_block_others(setup: MarketSetup) -> None:
     reads: list[int] = []
     settings = {"MATCH_LEASE_MS": 600_000, "connections": POLLERS + _BESIDES}
-    async with AsyncExitStack() as stack, place.serving(timeout_s=60, **settings) as (coordinator, http):
+    async with AsyncExitStack() as stack, setup.running_coordinator(timeout_s=60, **settings) as (coordinator, http):
         crowd = [sys.executable, "-m", "tests.support.faults.polling_crowd", LOOPBACK, str(coordinator.port)]
         crowd += [str(POLLERS), "/evm/jobs?state=Open&model=1&free=1", str(PAUSE)]
-        connection = await asyncpg.connect(place.database_url)
+        connection = await asyncpg.connect(setup.database_url)
         stack.push_async_callback(connection.close)
         await _sign_in(connection)
-        bodies = await submissions(place.party(http), JOBS)
+        bodies = await submissions(setup.party(http), JOBS)
         alone = coordinator.resident_bytes()
 
         async def read() -> None:

@@ -7,17 +7,17 @@ import anyio
 import httpx
 import pytest
 
-from tests.integration.coordinatord.faults.place import Place
+from tests.integration.coordinatord.faults.market_setup import MarketSetup
 from tests.support.faults.rpc_proxy import ANY, Hang, HttpStatus, rpc_proxy
 
 QUESTIONS = 100
 
 
-async def test_callers_slow_node_reads_do_not_delay_the_index(place: Place) -> None:
-    anvil = place.world.anvil
+async def test_callers_slow_node_reads_do_not_delay_the_index(setup: MarketSetup) -> None:
+    anvil = setup.world.anvil
     async with (
         rpc_proxy(anvil.rpc_url) as node,
-        place.serving(RPC_URL=node.url) as (coordinator, _),
+        setup.running_coordinator(RPC_URL=node.url) as (coordinator, _),
         httpx.AsyncClient(
             base_url=coordinator.base_url, trust_env=False, timeout=60, limits=httpx.Limits(max_connections=200)
         ) as http,
@@ -52,16 +52,16 @@ async def told(coordinator_metrics: str, name: str) -> dict[str, float]:
 
 
 @pytest.mark.long
-async def test_market_continues_when_one_of_two_nodes_dies(place: Place, tmp_path: Path) -> None:
+async def test_market_continues_when_one_of_two_nodes_dies(setup: MarketSetup, tmp_path: Path) -> None:
     jobs: list[str] = []
     log = tmp_path / "log"
-    async with rpc_proxy(place.world.anvil.rpc_url) as first, rpc_proxy(place.world.anvil.rpc_url) as second:
+    async with rpc_proxy(setup.world.anvil.rpc_url) as first, rpc_proxy(setup.world.anvil.rpc_url) as second:
         urls = {"RPC_URL": f"{first.url}/?key={KEY}", "RPC_URLS": f"{second.url}/?key={KEY}"}
         names = [proxy.url.removeprefix("http://") for proxy in (first, second)]
         with log.open("wb") as errors:
-            serving = place.serving(timeout_s=60, errors=errors.fileno(), LOG_LEVEL="debug", **urls)
-            async with serving as (coordinator, http):
-                client = place.party(http)
+            running = setup.running_coordinator(timeout_s=60, errors=errors.fileno(), LOG_LEVEL="debug", **urls)
+            async with running as (coordinator, http):
+                client = setup.party(http)
                 jobs.append((await client.post())["job_id"])
                 assert await told(coordinator.metrics_url, "coordinatord_node_up") == dict.fromkeys(names, 1.0)
                 assert first.seen("eth_sendRawTransaction") == second.seen("eth_sendRawTransaction") == 1
@@ -82,4 +82,4 @@ async def test_market_continues_when_one_of_two_nodes_dies(place: Place, tmp_pat
                 assert await coordinator.exit_status() == 0
     assert KEY not in log.read_text()
     promised = {bytes.fromhex(job[2:]) for job in jobs}
-    assert await place.violations(promised) == []
+    assert await setup.violations(promised) == []

@@ -20,7 +20,7 @@ from devnet.ports import LOOPBACK, pick_free
 from devnet.postgres import DATABASE, SUPERUSER, Postgres, running_postgres
 from devnet.world import World
 from tests.integration.coordinatord.failover.servers import frozen
-from tests.integration.coordinatord.faults.place import Place
+from tests.integration.coordinatord.faults.market_setup import MarketSetup
 from tests.integration.coordinatord.faults.trading import RECOVERY_S, TradingMarket, trading, until
 from tests.support.faults.descriptors import idle_connections
 from tests.support.faults.full_disk import full_disk
@@ -46,9 +46,9 @@ async def account(postgres: Postgres) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-def start(place: Place, tmp_path: Path) -> StartTrading:
+def start(setup: MarketSetup, tmp_path: Path) -> StartTrading:
     """Start both daemons on the database."""
-    return partial(trading, place, tmp_path)
+    return partial(trading, setup, tmp_path)
 
 
 @pytest.fixture
@@ -154,17 +154,20 @@ async def without_socket(postgres: Postgres, socket: anyio.Path) -> AsyncIterato
 
 
 @pytest.mark.long
-async def test_removed_database_socket_is_survived(place: Place, tmp_path: Path) -> None:
+async def test_removed_database_socket_is_survived(setup: MarketSetup, tmp_path: Path) -> None:
     port = pick_free()
-    with TemporaryDirectory() as cluster, TemporaryDirectory() as sockets:
+    with TemporaryDirectory() as data_directory, TemporaryDirectory() as sockets:
         folder = anyio.Path(sockets)
-        await folder.chmod(0o777)  # the server may run as another account
-        async with running_postgres(port, Path(cluster), tmp_path, f"unix_socket_directories={sockets}") as postgres:
-            by_socket = f"postgresql://{SUPERUSER}:{postgres.password}@/{DATABASE}?host={sockets}&port={port}"
-            own = attrs.evolve(place, database_url=postgres.url())
-            async with trading(own, tmp_path, coordinators_database_url=by_socket) as market:
-                moved = without_socket(postgres, folder / f".s.PGSQL.{port}")
-                await market.survive(moved, code="database_unavailable")
+        await folder.chmod(0o777)  # the server may run as another user
+        async with running_postgres(
+            port, Path(data_directory), tmp_path, f"unix_socket_directories={sockets}"
+        ) as postgres:
+            # The coordinator connects through the socket. The test connects by TCP, which works during the outage.
+            socket_url = f"postgresql://{SUPERUSER}:{postgres.password}@/{DATABASE}?host={sockets}&port={port}"
+            tcp_deployment = attrs.evolve(setup, database_url=postgres.url())
+            async with trading(tcp_deployment, tmp_path, coordinators_database_url=socket_url) as market:
+                outage = without_socket(postgres, folder / f".s.PGSQL.{port}")
+                await market.survive(outage, code="database_unavailable")
 
 
 @asynccontextmanager
@@ -203,9 +206,9 @@ _CONNECTIONS: Final = 1200
 
 
 @pytest.fixture
-async def limited_trade(place: Place, tmp_path: Path) -> AsyncIterator[TradingMarket]:
+async def limited_trade(setup: MarketSetup, tmp_path: Path) -> AsyncIterator[TradingMarket]:
     """Both daemons, with few file descriptors each."""
-    async with trading(place, tmp_path, descriptors=_DESCRIPTORS) as market:
+    async with trading(setup, tmp_path, descriptors=_DESCRIPTORS) as market:
         yield market
 
 
@@ -249,9 +252,9 @@ async def test_idle_connections_to_providers_metrics_are_survived(limited_trade:
 
 
 @pytest.mark.long
-async def test_full_disk_is_survived_and_reported(place: Place, tmp_path: Path) -> None:
+async def test_full_disk_is_survived_and_reported(setup: MarketSetup, tmp_path: Path) -> None:
     """The log cannot be written either."""
-    async with trading(place, tmp_path) as market:
+    async with trading(setup, tmp_path) as market:
 
         @asynccontextmanager
         async def full() -> AsyncIterator[None]:

@@ -11,18 +11,18 @@ import pytest
 from devnet.child import run_program as running_child
 from devnet.pins import PinStoreService
 from devnet.ports import pick_free
-from tests.integration.coordinatord.faults.place import Place
+from tests.integration.coordinatord.faults.market_setup import MarketSetup
 from tests.integration.coordinatord.scene.stage import Stage, configured, staged
 from tests.support.cid_store import running_cid_store
 from tests.support.faults.full_disk import fill, mounted_disk
 
 
 @asynccontextmanager
-async def own_stage(place: Place, data: Path, logs: Path) -> AsyncIterator[Stage]:
+async def stage_with_separate_store(setup: MarketSetup, data: Path, logs: Path) -> AsyncIterator[Stage]:
     """A coordinator with a separate pin store."""
     async with running_cid_store(pick_free(), data, logs) as pins:
-        own = attrs.evolve(place.world, pins=pins)
-        async with staged(own, configured(own, place.database_url), []) as stage:
+        own = attrs.evolve(setup.world, pins=pins)
+        async with staged(own, configured(own, setup.database_url), []) as stage:
             yield stage
 
 
@@ -47,9 +47,9 @@ async def started_again(pins: PinStoreService) -> AsyncIterator[None]:
         yield
 
 
-async def test_store_restart_costs_only_a_retry(place: Place, tmp_path: Path) -> None:
-    async with own_stage(place, tmp_path, tmp_path) as stage:
-        client = place.party(stage.http)
+async def test_store_restart_costs_only_a_retry(setup: MarketSetup, tmp_path: Path) -> None:
+    async with stage_with_separate_store(setup, tmp_path, tmp_path) as stage:
+        client = setup.party(stage.http)
         first = await client.post()
         body = await client.paid(client.container(b"second"))
         await stage.world.pins.children[0].kill()
@@ -59,7 +59,7 @@ async def test_store_restart_costs_only_a_retry(place: Place, tmp_path: Path) ->
             assert (await stage.http.post("/v1/jobs", json=body)).status_code == 201
             for job in (first["job_id"], body["job_id"]):
                 assert await stage.stored(f"containers/{job[2:]}")  # I7: earlier content is still stored
-        assert await place.violations() == []
+        assert await setup.violations() == []
 
 
 @pytest.fixture
@@ -69,11 +69,13 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
-async def test_store_with_a_full_disk_is_503_until_there_is_room(place: Place, tiny_disk: Path, tmp_path: Path) -> None:
+async def test_store_with_a_full_disk_is_503_until_there_is_room(
+    setup: MarketSetup, tiny_disk: Path, tmp_path: Path
+) -> None:
     data = tiny_disk / "pins"
     data.mkdir()
-    async with own_stage(place, data, tmp_path) as stage:
-        client = place.party(stage.http)
+    async with stage_with_separate_store(setup, data, tmp_path) as stage:
+        client = setup.party(stage.http)
         body = await client.paid(client.container(b"x" * 200_000))
         ballast = tiny_disk / "ballast"
         fill(ballast)
@@ -81,4 +83,4 @@ async def test_store_with_a_full_disk_is_503_until_there_is_room(place: Place, t
         assert await stage.fetchval("select count(*) from relays") == 0
         ballast.unlink()
         assert (await stage.http.post("/v1/jobs", json=body)).status_code == 201
-        assert await place.violations() == []
+        assert await setup.violations() == []

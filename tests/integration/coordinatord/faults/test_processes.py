@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.integration.coordinatord.faults.load import Load, submissions
-from tests.integration.coordinatord.faults.place import Place
+from tests.integration.coordinatord.faults.market_setup import MarketSetup
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.scene.party import Body
 from tests.integration.coordinatord.scene.stage import configured, staged
@@ -15,10 +15,10 @@ CLIENTS, JOBS_EACH = 6, 5
 
 
 @pytest.mark.long
-async def test_follower_takes_over_within_10_s_under_load(place: Place) -> None:
+async def test_follower_takes_over_within_10_s_under_load(setup: MarketSetup) -> None:
     # The leader is ready, so its index runs and it holds the role.
-    async with place.serving() as (leader, _), place.serving() as (other, http):
-        bodies = await submissions(place.party(http), CLIENTS * JOBS_EACH)
+    async with setup.running_coordinator() as (leader, _), setup.serving() as (other, http):
+        bodies = await submissions(setup.party(http), CLIENTS * JOBS_EACH)
         load = Load([leader.base_url, other.base_url])
         async with anyio.create_task_group() as clients:
             for n in range(CLIENTS):
@@ -33,7 +33,7 @@ async def test_follower_takes_over_within_10_s_under_load(place: Place) -> None:
                 await load.until_posted(len(bodies))
         assert before < len(bodies) - CLIENTS  # the kill came during the load
         assert load.unspecified() == []
-        assert await place.violations(load.posted) == []
+        assert await setup.violations(load.posted) == []
 
 
 POSTS, READERS = 16, 24
@@ -50,14 +50,14 @@ async def _until_all_broadcast(url: str, count: int) -> None:
 
 
 @pytest.mark.long
-async def test_sigterm_under_load_finishes_every_request(place: Place) -> None:
+async def test_sigterm_under_load_finishes_every_request(setup: MarketSetup) -> None:
     posts: list[httpx.Response] = []
     reads: list[int] = []
     ready, unready = anyio.Event(), anyio.Event()
-    async with place.serving() as (coordinator, _):
+    async with setup.running_coordinator() as (coordinator, _):
         limits = httpx.Limits(max_connections=POSTS + 1)
         async with httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=60, limits=limits) as http:
-            bodies = await submissions(place.party(http), POSTS)
+            bodies = await submissions(setup.party(http), POSTS)
 
             async def post(body: Body) -> None:
                 posts.append(await http.post("/v1/jobs", json=body))
@@ -74,30 +74,30 @@ async def test_sigterm_under_load_finishes_every_request(place: Place) -> None:
 
             async with (
                 httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False) as readers,
-                mining_by_hand(place.world.anvil),
+                mining_by_hand(setup.world.anvil),
                 anyio.create_task_group() as clients,
             ):
                 for body in bodies:
                     clients.start_soon(post, body)
-                await _until_all_broadcast(place.database_url, POSTS)
+                await _until_all_broadcast(setup.database_url, POSTS)
                 for _ in range(READERS):
                     clients.start_soon(read)
                 await ready.wait()
                 coordinator.terminate()
                 with anyio.fail_after(60):
                     await unready.wait()
-                await place.world.anvil.call("evm_mine")
+                await setup.world.anvil.call("evm_mine")
         assert [answer.status_code for answer in posts] == [201] * POSTS
         assert set(reads) == {200, 503}
         assert await coordinator.exit_status() == 0
     jobs = {bytes.fromhex(body["job_id"][2:]) for body in bodies}
-    assert await place.violations(jobs) == []
+    assert await setup.violations(jobs) == []
 
 
-async def test_nonce_used_at_two_coordinators_opens_one_session(place: Place) -> None:
-    config = configured(place.world, place.database_url)
-    async with staged(place.world, config, []) as one, staged(place.world, config, []) as other:
-        client = place.party(one.http)
+async def test_nonce_used_at_two_coordinators_opens_one_session(setup: MarketSetup) -> None:
+    config = configured(setup.world, setup.database_url)
+    async with staged(setup.world, config, []) as one, staged(setup.world, config, []) as other:
+        client = setup.party(one.http)
         bodies = [await client.session_body() for _ in range(8)]
         answers: list[tuple[str, int]] = []
 

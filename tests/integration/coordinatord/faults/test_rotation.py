@@ -18,8 +18,8 @@ from devnet.pins import BUCKET
 from devnet.ports import pick_free
 from devnet.postgres import Postgres
 from devnet.world import World
-from tests.integration.coordinatord.faults.deployment import PAGE, Deployed, Deployment
-from tests.integration.coordinatord.faults.place import Place
+from tests.integration.coordinatord.faults.deployment import PAGE, Deployment, StartDeployment
+from tests.integration.coordinatord.faults.market_setup import MarketSetup
 from tests.integration.coordinatord.scene.escrows import claimed, code, opened, released
 from tests.support.cid_store import running_cid_store
 from tests.support.fakes.page_shell import chapter, way_back
@@ -50,17 +50,17 @@ def test_listed_chapters_exist_and_have_steps() -> None:
 
 
 @pytest.mark.long
-async def test_relayer_is_replaced_by_a_new_account(deployed: Deployed, world: World) -> None:
+async def test_relayer_is_replaced_by_a_new_account(start_deployment: StartDeployment, world: World) -> None:
     make, grant, change, look, end = chapter(PAGE, "The relayer's key")
     old = Wallet(bytes.fromhex(world.wallets.with_role("relayer")[0].private_key[2:])).address
-    async with deployed() as on:
-        printed = await on.follow(make)
+    async with start_deployment() as deployment:
+        printed = await deployment.follow(make)
         new = re.findall(r"0x[0-9a-fA-F]{40}", printed)[0]
         await world.anvil.call("anvil_setBalance", new, hex(10**19))
-        await on.follow(grant)
-        assert f"relayer           {new.lower()}" in await on.follow(change)
-        await on.buy()
-        table = (await on.follow(look)).splitlines()
+        await deployment.follow(grant)
+        assert f"relayer           {new.lower()}" in await deployment.follow(change)
+        await deployment.buy()
+        table = (await deployment.follow(look)).splitlines()
         (current,) = [line for line in table if line.startswith(new.lower())]
         (former,) = [line for line in table if line.startswith(f"0x{old.hex()}")]
         assert current.endswith("  relays")
@@ -68,13 +68,13 @@ async def test_relayer_is_replaced_by_a_new_account(deployed: Deployed, world: W
         assert "NOT ENDED" in former
         if THERE_AND_BACK:
             back = way_back(PAGE, "The relayer's key")
-            shown = await on.follow(back + "tell keys\n")
+            shown = await deployment.follow(back + "tell keys\n")
             assert f"relayer           0x{old.hex()}" in shown
-            await on.buy()
-            await on.follow(change)
-        shown = await on.follow(end)
+            await deployment.buy()
+            await deployment.follow(change)
+        shown = await deployment.follow(end)
         assert f"relayer           {new.lower()}" in shown
-        assert {name for name in on.credentials() if "." in name} == set()
+        assert {name for name in deployment.credentials() if "." in name} == set()
         async with connect_to_chain(world.anvil.rpc_url) as chain:
             registry = contract_at(chain, "JobRegistry", world.market.jobs)
             trusted = [
@@ -84,43 +84,47 @@ async def test_relayer_is_replaced_by_a_new_account(deployed: Deployed, world: W
 
 
 @pytest.mark.long
-async def test_escrow_key_rotation_opens_with_both_keys(deployed: Deployed, place: Place) -> None:
+async def test_escrow_key_rotation_opens_with_both_keys(start_deployment: StartDeployment, setup: MarketSetup) -> None:
     add, announce, look, end = chapter(PAGE, "The escrow's key")
     old = escrow_key(bytes.fromhex(OPERATOR)).public
-    async with deployed(processes=1) as on:
-        client = place.party(on.http, place.world.wallets.with_role("client")[1])
-        provider = place.party(on.http, "provider")
+    async with start_deployment(processes=1) as deployment:
+        client = setup.party(deployment.http, setup.world.wallets.with_role("client")[1])
+        provider = setup.party(deployment.http, "provider")
         await provider.sign_in("provider")
         former = client.container(b"sealed to the former", old)
         job = await claimed(client, provider, former)
-        announced = (await on.follow(add)).split()[-1]
-        assert await _key(on) == old.raw.hex()
-        await on.follow(announce)
-        answer = (await on.follow(look)).partition("{")
+        announced = (await deployment.follow(add)).split()[-1]
+        assert await _key(deployment) == old.raw.hex()
+        await deployment.follow(announce)
+        answer = (await deployment.follow(look)).partition("{")
         assert f"escrow, announced {announced}" in answer[0]
         assert f'"escrow_public_key":"{announced}"' in answer[2].replace(" ", "")
-        await on.follow(way_back(PAGE, "The escrow's key"))
-        assert await _key(on) == old.raw.hex()
-        await on.follow(announce)
-        assert await _key(on) == announced
+        await deployment.follow(way_back(PAGE, "The escrow's key"))
+        assert await _key(deployment) == old.raw.hex()
+        await deployment.follow(announce)
+        assert await _key(deployment) == announced
         current = client.container(b"sealed to the new", PublicKey(bytes.fromhex(announced)))
         other = await claimed(client, provider, current)
         for name, container in ((job, former), (other, current)):
-            assert opened(await released(on.http, provider, name, container), container).startswith(b"sealed to")
-        shown = await on.follow(end)
+            assert opened(await released(deployment.http, provider, name, container), container).startswith(
+                b"sealed to"
+            )
+        shown = await deployment.follow(end)
         assert shown.count("escrow, ") == 1
-        assert on.credential("operator_key") not in ("", OPERATOR)
-        assert opened(await released(on.http, provider, other, current), current) == b"sealed to the new"
-        assert code(await released(on.http, provider, job, former))[0] == 400  # no held key opens it
-        assert {name for name in on.credentials() if "." in name} == set()
+        assert deployment.credential("operator_key") not in ("", OPERATOR)
+        assert opened(await released(deployment.http, provider, other, current), current) == b"sealed to the new"
+        assert code(await released(deployment.http, provider, job, former))[0] == 400  # no held key opens it
+        assert {name for name in deployment.credentials() if "." in name} == set()
 
 
-async def _key(on: Deployment) -> str:
-    return str((await on.http.get("/key")).json()["escrow_public_key"])
+async def _key(deployment: Deployment) -> str:
+    return str((await deployment.http.get("/key")).json()["escrow_public_key"])
 
 
 @pytest.mark.long
-async def test_pin_store_key_rotation_keeps_uploads_working(deployed: Deployed, world: World, tmp_path: Path) -> None:
+async def test_pin_store_key_rotation_keeps_uploads_working(
+    start_deployment: StartDeployment, world: World, tmp_path: Path
+) -> None:
     change, look, end = chapter(PAGE, "The pin store's key")
     old, new = {"OLD": secrets.token_urlsafe()}, {"NEW": secrets.token_urlsafe()}
     port, content = pick_free(), tmp_path / "pins"
@@ -130,18 +134,21 @@ async def test_pin_store_key_rotation_keeps_uploads_working(deployed: Deployed, 
     variables = {"NEW_STORE_KEY": str(tmp_path / "key"), "NEW_STORE_SECRET": str(tmp_path / "secret")}
     store = {"PIN_STORE_ENDPOINT": f"http://127.0.0.1:{port}", "PIN_STORE_KEY": "OLD", "PIN_STORE_SECRET": old["OLD"]}
     async with running_cid_store(port, content, tmp_path, old | new) as store_service:
-        async with deployed(variables, processes=1, **store, PIN_STORE_BUCKET=BUCKET) as on:
-            assert on.shell.environment["URL"] != store_service.endpoint
-            await on.follow(change)
-            await on.follow(look)
-            assert on.credential("pin_store_key.former") == "OLD"
-            await on.follow(way_back(PAGE, "The pin store's key"))
-            assert [on.credential(name) for name in ("pin_store_key", "pin_store_secret")] == ["OLD", old["OLD"]]
-            await on.buy()
-            await on.follow(change)
-            await on.follow(end)
-            await on.buy()
-            used = [on.credential(name) for name in ("pin_store_key", "pin_store_secret")]
+        async with start_deployment(variables, processes=1, **store, PIN_STORE_BUCKET=BUCKET) as deployment:
+            assert deployment.shell.environment["URL"] != store_service.endpoint
+            await deployment.follow(change)
+            await deployment.follow(look)
+            assert deployment.credential("pin_store_key.former") == "OLD"
+            await deployment.follow(way_back(PAGE, "The pin store's key"))
+            assert [deployment.credential(name) for name in ("pin_store_key", "pin_store_secret")] == [
+                "OLD",
+                old["OLD"],
+            ]
+            await deployment.buy()
+            await deployment.follow(change)
+            await deployment.follow(end)
+            await deployment.buy()
+            used = [deployment.credential(name) for name in ("pin_store_key", "pin_store_secret")]
             assert used == ["NEW", new["NEW"]]
         log = "".join(file.read_text() for file in (tmp_path / "root/var/log").iterdir())
         assert "store_rejected" not in log
@@ -149,7 +156,7 @@ async def test_pin_store_key_rotation_keeps_uploads_working(deployed: Deployed, 
 
 @pytest.mark.long
 async def test_database_is_used_by_a_new_login_that_acts_as_the_owner(
-    deployed: Deployed, postgres: Postgres, database_url: str
+    start_deployment: StartDeployment, postgres: Postgres, database_url: str
 ) -> None:
     change, look, end = chapter(PAGE, "The database's password")
     owner = f"owner_{secrets.token_hex(4)}"
@@ -158,19 +165,19 @@ async def test_database_is_used_by_a_new_login_that_acts_as_the_owner(
     await postgres.execute(f"alter database {database} owner to {owner}")
     place = database_url.partition("@")[2]
     variables = {"ADMIN_URL": database_url, "OWNER_ROLE": owner}
-    async with deployed(variables, DATABASE_URL=f"postgresql://{owner}:first@{place}") as on:
-        await on.follow(change)
-        await on.buy()
-        logins = dict(line.split("|") for line in (await on.follow(look)).split())
+    async with start_deployment(variables, DATABASE_URL=f"postgresql://{owner}:first@{place}") as deployment:
+        await deployment.follow(change)
+        await deployment.buy()
+        logins = dict(line.split("|") for line in (await deployment.follow(look)).split())
         assert owner not in logins
         assert any(login.startswith(f"{owner}_") for login in logins)
         if THERE_AND_BACK:
-            await on.follow(way_back(PAGE, "The database's password"))
-            await on.buy()
-            assert set(dict(line.split("|") for line in (await on.follow(look)).split())) == {owner}
-            await on.follow(change)
-        await on.follow(end)
-        await on.buy()
+            await deployment.follow(way_back(PAGE, "The database's password"))
+            await deployment.buy()
+            assert set(dict(line.split("|") for line in (await deployment.follow(look)).split())) == {owner}
+            await deployment.follow(change)
+        await deployment.follow(end)
+        await deployment.buy()
     with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError, match="not permitted to log in"):
         await asyncpg.connect(f"postgresql://{owner}:first@{place}")
     connection = await asyncpg.connect(database_url)

@@ -10,7 +10,7 @@ import pytest
 from anyio.abc import SocketStream
 
 from devnet.ports import LOOPBACK
-from tests.integration.coordinatord.faults.place import Place
+from tests.integration.coordinatord.faults.market_setup import MarketSetup
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.server.serving import ORIGIN, Raw
 
@@ -47,13 +47,13 @@ async def refused_beside_a_silent_one(
 
 
 @pytest.mark.long
-async def test_silent_uploads_and_connections_are_bounded(place: Place) -> None:
-    async with AsyncExitStack() as stack, place.serving(**SETTINGS) as (coordinator, http):
+async def test_silent_uploads_and_connections_are_bounded(setup: MarketSetup) -> None:
+    async with AsyncExitStack() as stack, setup.running_coordinator(**SETTINGS) as (coordinator, http):
 
         async def connected() -> SocketStream:
             return await stack.enter_async_context(await anyio.connect_tcp(LOOPBACK, coordinator.port))
 
-        parties = [place.party(http, "provider"), place.party(http)]
+        parties = [setup.party(http, "provider"), setup.party(http)]
         for party in parties:
             await party.sign_in()
         assert (await parties[1].upload("batch", b"{}")).status_code == 200

@@ -15,7 +15,7 @@ from devnet.anvil import CHAIN_ID
 from devnet.contracts import SigningNode, connect_to_chain, contract_at, deploy_all
 from devnet.market import open_market
 from devnet.world import World
-from tests.integration.coordinatord.faults.place import Place
+from tests.integration.coordinatord.faults.market_setup import MarketSetup
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage, configured, staged
 from tests.support.invariants.funds import read_uint
@@ -25,8 +25,10 @@ CLAIMED = 1
 
 
 @attrs.frozen
-class Trade:
-    place: Place
+class IssuedTokenMarket:
+    """Running market whose token has an issuer, with a client and a signed-in provider."""
+
+    setup: MarketSetup
     stage: Stage
     client: Party
     provider: Party
@@ -45,16 +47,19 @@ async def until_ended(stage: Stage, job: str) -> None:
 
 
 @pytest.fixture
-async def issued(world: World, database_url: str) -> AsyncIterator[Trade]:
-    """Another market on the same node."""
+async def issued_token_market(world: World, database_url: str) -> AsyncIterator[IssuedTokenMarket]:
+    """Deploy a second market on the same node, whose token has an issuer.
+
+    Start its coordinator, and sign its provider in.
+    """
     async with connect_to_chain(world.anvil.rpc_url) as chain:
         deployed = await deploy_all(chain, world.wallets, issued_token=True)
-        other = attrs.evolve(world, market=await open_market(deployed, world.wallets))
-    async with staged(other, configured(other, database_url), []) as stage:
-        place = Place(other, database_url)
-        provider = place.party(stage.http, "provider")
+        issued_world = attrs.evolve(world, market=await open_market(deployed, world.wallets))
+    async with staged(issued_world, configured(issued_world, database_url), []) as stage:
+        setup = MarketSetup(issued_world, database_url)
+        provider = setup.party(stage.http, "provider")
         await provider.sign_in("provider")
-        yield Trade(place, stage, place.party(stage.http), provider)
+        yield IssuedTokenMarket(setup, stage, setup.party(stage.http), provider)
 
 
 async def refused(provider: Party, job: str) -> object:
@@ -63,9 +68,10 @@ async def refused(provider: Party, job: str) -> object:
 
 
 @pytest.mark.long
-async def test_life_of_a_job_with_every_trouble_that_an_issuer_makes(issued: Trade) -> None:
-    place, stage, client, provider = attrs.astuple(issued, recurse=False)
-    world, book = place.world, place.book
+async def test_life_of_a_job_with_every_trouble_that_an_issuer_makes(issued_token_market: IssuedTokenMarket) -> None:
+    setup, stage = issued_token_market.setup, issued_token_market.stage
+    client, provider = issued_token_market.client, issued_token_market.provider
+    world, book = setup.world, setup.book
     owner = to_checksum_address(client.address)
 
     async def credit() -> int:
@@ -89,7 +95,7 @@ async def test_life_of_a_job_with_every_trouble_that_an_issuer_makes(issued: Tra
     await until_ended(stage, reclaimed)  # by the coordinator's own worker
     owed = await credit()
     assert owed == refund + 2 * amount
-    assert await place.violations() == []
+    assert await setup.violations() == []
     await issuer(world, "unpause")
     await issuer(world, "unBlacklist", owner)
     before = await read_uint(stage.ground.rpc, book.paytoken, "balanceOf(address)", client.wallet.address)
@@ -102,12 +108,12 @@ async def test_life_of_a_job_with_every_trouble_that_an_issuer_makes(issued: Tra
     )
     assert await credit() == 0
     assert (await provider.run(provider.claim(later))).status_code == 201
-    assert await place.violations() == []
+    assert await setup.violations() == []
 
 
-async def test_payer_delegating_to_code_is_refused_until_undone(issued: Trade) -> None:
-    place, stage, client, provider = attrs.astuple(issued, recurse=False)
-    world = place.world
+async def test_payer_delegating_to_code_is_refused_until_undone(issued_token_market: IssuedTokenMarket) -> None:
+    world, stage = issued_token_market.setup.world, issued_token_market.stage
+    client, provider = issued_token_market.client, issued_token_market.provider
     job = str((await client.post())["job_id"])
     submission = await client.paid()
     async with connect_to_chain(world.anvil.rpc_url) as chain:

@@ -15,7 +15,7 @@ from coordinatord.storage.database.migration import migrate
 from devnet.ports import pick_free
 from devnet.world import World
 from tests.integration.coordinatord.database.test_migrations import with_future
-from tests.integration.coordinatord.faults.place import Place
+from tests.integration.coordinatord.faults.market_setup import MarketSetup
 from tests.integration.coordinatord.faults.witnesses import at_work, posted_again
 from tests.integration.coordinatord.scene.running import running, start
 from tests.integration.coordinatord.scene.stage import environment
@@ -27,10 +27,10 @@ MIGRATIONS = "coordinatord/storage/database/migrations/*.sql"  # those of a rele
 NO_HISTORY = "the code of release {version} is not in this checkout (a shallow clone, or a copy without its history)"
 
 
-async def sell(place: Place) -> tuple[str, list[str]]:
+async def sell(setup: MarketSetup) -> tuple[str, list[str]]:
     """Start a coordinator, sell a job and stop cleanly. Return the job and the full list of jobs."""
-    async with place.serving() as (coordinator, http):
-        job = (await place.party(http).post())["job_id"]
+    async with setup.running_coordinator() as (coordinator, http):
+        job = (await setup.party(http).post())["job_id"]
         listed = [one["job_id"] for one in (await http.get("/evm/jobs")).json()["jobs"]]
         coordinator.terminate()
         assert await coordinator.exit_status() == 0
@@ -48,13 +48,13 @@ async def upgrade(database_url: str, monkeypatch: pytest.MonkeyPatch, least: str
 
 
 @pytest.mark.long
-async def test_release_restarts_after_an_additive_upgrade(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, _ = await sell(place)
-    await upgrade(place.database_url, monkeypatch, "0.1.0")
-    after, listed = await sell(place)
+async def test_release_restarts_after_an_additive_upgrade(setup: MarketSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, _ = await sell(setup)
+    await upgrade(setup.database_url, monkeypatch, "0.1.0")
+    after, listed = await sell(setup)
     assert {before, after} <= set(listed)
     promised = {bytes.fromhex(job[2:]) for job in (before, after)}
-    assert await place.violations(promised) == []
+    assert await setup.violations(promised) == []
 
 
 async def test_release_refuses_a_breaking_upgrade_and_names_it(
@@ -104,10 +104,10 @@ _VALID = "select indisvalid from pg_index where indexrelid = 'relays_by_weight':
 
 
 @pytest.mark.long
-async def test_rolling_upgrade_loses_and_refuses_nothing(place: Place, tmp_path: Path) -> None:
+async def test_rolling_upgrade_loses_and_refuses_nothing(setup: MarketSetup, tmp_path: Path) -> None:
     async with AsyncExitStack() as processes:
         log = processes.enter_context((tmp_path / "others.log").open("wb")).fileno()
-        async with at_work(place, tmp_path) as witnesses:
+        async with at_work(setup, tmp_path) as witnesses:
             market = witnesses.market
             settings = dict(market.settings)
             second = await processes.enter_async_context(running(settings, pick_free(), pick_free(), errors=log))
@@ -122,7 +122,7 @@ async def test_rolling_upgrade_loses_and_refuses_nothing(place: Place, tmp_path:
                 await processes.enter_async_context(newer)
                 await posted_again(market)
         assert await witnesses.violations() + witnesses.refused == []
-    connection = await asyncpg.connect(place.database_url)
+    connection = await asyncpg.connect(setup.database_url)
     try:
         assert await connection.fetchval(_ADDED) == [file.name for file in ADDED.values()]
         assert await connection.fetchval(_VALID)

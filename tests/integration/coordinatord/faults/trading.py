@@ -1,6 +1,6 @@
 """A coordinator and a provider as real processes, under clients that keep posting until an outage is over.
 
-async with trading(place, folder) as market:
+async with trading(setup, folder) as market:
     await market.survive(outage, code="database_unavailable")
 """
 
@@ -26,7 +26,7 @@ from devnet.ports import pick_free
 from devnet.provider import key_variables, write_config
 from devnet.world import World
 from tests.integration.coordinatord.faults.load import Load
-from tests.integration.coordinatord.faults.place import Place
+from tests.integration.coordinatord.faults.market_setup import MarketSetup
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.running import Coordinator, running
 from tests.integration.coordinatord.scene.stage import environment
@@ -43,7 +43,12 @@ _COORDINATORS_LOG, _PROVIDERS_LOG = "coordinatord.log", "svcd.log"
 
 @attrs.frozen
 class TradingMarket:
-    place: Place  # with the test's URL of the database, which works during the outage
+    """Coordinator and svcd in separate processes, with clients that post jobs.
+
+    The database URL of `setup` is the test's, which works during the outage.
+    """
+
+    setup: MarketSetup
     folder: Path
     settings: Mapping[str, str]  # of the coordinator
     coordinator: Coordinator
@@ -117,7 +122,7 @@ class TradingMarket:
             await until(self.provider_is_healthy)
         self._assert_processes_run()
         assert self.load.unspecified() == []
-        assert await self.place.violations(self.load.posted) == []
+        assert await self.setup.violations(self.load.posted) == []
 
     async def _post_until(self, over: anyio.Event, bodies: list[Body]) -> None:
         for body in bodies:
@@ -168,7 +173,7 @@ class TradingMarket:
 
 @asynccontextmanager
 async def trading(
-    place: Place,
+    setup: MarketSetup,
     folder: Path,
     *,
     coordinators_database_url: str | None = None,
@@ -185,9 +190,9 @@ async def trading(
     `providers_url`: the coordinator's address as svcd has it. `process_environment`: variables of both daemons.
     `descriptors`: how many each daemon may have. `orders`: how many jobs clients can post.
     """
-    world, account = place.world, place.world.wallets.demo_provider
+    world, account = setup.world, setup.world.wallets.demo_provider
     extra = dict(process_environment or {})
-    url = coordinators_database_url or place.database_url
+    url = coordinators_database_url or setup.database_url
     settings = environment(world, url, MATCH_LEASE_MS=1000 * LEASE_S, **(coordinator_settings or {})) | extra
     port, provider_port = port or pick_free(), pick_free()
     with (folder / _COORDINATORS_LOG).open("wb") as log, (folder / _PROVIDERS_LOG).open("wb") as provider_log:
@@ -206,10 +211,10 @@ async def trading(
             keys = {"PATH": os.environ["PATH"], **key_variables(account), **extra}
             provider = subprocess.Popen(command, env=keys, stderr=provider_log)  # noqa: ASYNC220 - returns at once
             try:
-                client, load = place.party(http), Load([coordinator.base_url])
+                client, load = setup.party(http), Load([coordinator.base_url])
                 bodies = [await _designated(client, account, world) for _ in range(orders)]
                 market = TradingMarket(
-                    *(place, folder, settings),
+                    *(setup, folder, settings),
                     *(coordinator, provider, provider_port, http, load, bodies),
                 )
                 with anyio.fail_after(60):

@@ -1,6 +1,6 @@
 """Clients of every kind that work through a fault, and check every promise against what they saw.
 
-    async with at_work(place, folder) as witnesses:
+    async with at_work(setup, folder) as witnesses:
         ...  # the fault
     assert await witnesses.violations() == []
 
@@ -23,7 +23,7 @@ from common.envelope import Envelope
 from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.rpc.client import open_rpc
 from devnet.accounts import DevWallet
-from tests.integration.coordinatord.faults.place import Place
+from tests.integration.coordinatord.faults.market_setup import MarketSetup
 from tests.integration.coordinatord.faults.trading import LEASE_S, MODEL, TradingMarket, trading, until
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.soak.audits import install_audits
@@ -45,20 +45,22 @@ _PAUSE_S: Final = 0.2
 _QUIET_S: Final = 30.0  # limit of silence; heartbeats come about every 20
 _ENDED_WITHIN_S: Final = 90.0
 _RECLAIM_GRACE_S: Final = 120.0
-_FINAL: Final = ("completed", "cancelled", "failed", "expired")
+_FINAL_STATUSES: Final = ("completed", "cancelled", "failed", "expired")
 _KEPT: Final = 20  # ended jobs that are still read
-_LEASED_IN_TURN: Final = (
+_A_JOB_HAD_TWO_LESSEES: Final = (
     "select exists (select from lease_history where provider_id <> 0 group by job_id"
     " having count(distinct provider_id) > 1)"
 )
 _LOW_RATE: Final = 10_000  # below svcd's asks
-_UNENDED: Final = "select count(*) from relays where state in ('queued', 'signed')"
+_COUNT_UNENDED_RELAYS: Final = "select count(*) from relays where state in ('queued', 'signed')"
 
 
 @attrs.define
 class Witnesses:
-    """`batches` holds lines of each batch, without its invalid one. `final` holds the status of each job reported as
-    final."""
+    """Clients that work through a fault, and what they saw.
+
+    `batches` counts the valid lines of each batch. `final_statuses` has the final status of each job, once reported.
+    """
 
     market: TradingMarket
     write_ahead: WriteAhead
@@ -66,7 +68,7 @@ class Witnesses:
     owner: Party
     submitter: Submitter
     batches: dict[str, int] = attrs.field(factory=dict)
-    final: dict[str, str] = attrs.field(factory=dict)
+    final_statuses: dict[str, str] = attrs.field(factory=dict)
     withdrawn: list[str] = attrs.field(factory=list)
     resets: int = 0
     sessions: list[str] = attrs.field(factory=list)
@@ -76,7 +78,7 @@ class Witnesses:
 
     async def open_sessions(self) -> None:
         """Sign in repeatedly, so that the fault meets nonces and sessions."""
-        wallet = self.market.place.world.wallets.with_role("client")[2]
+        wallet = self.market.setup.world.wallets.with_role("client")[2]
         client = self._party(wallet)
         while True:
             with suppress(_NotAnswered):
@@ -119,23 +121,26 @@ class Witnesses:
         """Read every job until it has a final status, and the last ones for longer."""
         while True:
             posted = ["0x" + job.hex() for job in tuple(self.market.load.posted)]
-            for job in [*(job for job in posted if job not in self.final), *tuple(self.final)[-_KEPT:]]:
+            for job in [
+                *(job for job in posted if job not in self.final_statuses),
+                *tuple(self.final_statuses)[-_KEPT:],
+            ]:
                 with suppress(_NotAnswered):
                     self._take(await self._read(f"/v1/jobs/{job}/progress"))
             await anyio.sleep(_PAUSE_S)
 
     def _take(self, progress: Mapping[str, Any]) -> None:
         job, status = progress["job_id"], progress["status"]
-        before = self.final.get(job)
+        before = self.final_statuses.get(job)
         if before is not None and (progress["provisional"] or status != before):
             self.withdrawn.append(f"I14: job {job} was {before} in the end, and {status} after that")
-        if status in _FINAL and not progress["provisional"]:
-            self.final[job] = status
+        if status in _FINAL_STATUSES and not progress["provisional"]:
+            self.final_statuses[job] = status
 
     async def create_batch(self, lines: int) -> str:
         """Create a batch of lines for svcd, and a broken one."""
-        account = self.market.place.world.wallets.demo_provider
-        provider_id = self.market.place.world.market.provider_ids[account.address]
+        account = self.market.setup.world.wallets.demo_provider
+        provider_id = self.market.setup.world.market.provider_ids[account.address]
         own_key = PublicKey(account.box_key)
         good = []
         for _ in range(lines):
@@ -151,8 +156,8 @@ class Witnesses:
 
     async def open_orders(self, count: int, **terms: int) -> list[Body]:
         """Return paid submissions that any provider may claim."""
-        client = self._party(self.market.place.world.wallets.with_role("client")[3])
-        key = PublicKey(self.market.place.world.wallets.escrow_key)
+        client = self._party(self.market.setup.world.wallets.with_role("client")[3])
+        key = PublicKey(self.market.setup.world.wallets.escrow_key)
         return [await client.paid(self._sealed(key, client), **terms) for _ in range(count)]
 
     async def status_code(self, path: str, token: str) -> int:
@@ -164,27 +169,27 @@ class Witnesses:
 
     # --- promises --------------------------------------------------------------------------------------------
 
-    async def end(self) -> None:
-        """Wait until every batch and every relay has ended, every job was answered as final, and two pollers have
-        leased the same job in turn."""
-        connection = await asyncpg.connect(self.market.place.database_url)
+    async def wait_until_all_work_ended(self) -> None:
+        """Wait until every batch is completed, no relay is queued or signed, every posted job was reported with a final
+        status, and some job was leased to two providers."""
+        connection = await asyncpg.connect(self.market.setup.database_url)
 
-        async def is_at_rest() -> bool:
-            return not await connection.fetchval(_UNENDED)
+        async def all_relays_ended() -> bool:
+            return not await connection.fetchval(_COUNT_UNENDED_RELAYS)
 
-        async def was_leased_in_turn() -> bool:
-            return bool(await connection.fetchval(_LEASED_IN_TURN))
+        async def a_job_had_two_lessees() -> bool:
+            return bool(await connection.fetchval(_A_JOB_HAD_TWO_LESSEES))
 
-        async def all_are_final() -> bool:
-            return self.final.keys() == {"0x" + job.hex() for job in self.market.load.posted}
+        async def all_jobs_are_final() -> bool:
+            return self.final_statuses.keys() == {"0x" + job.hex() for job in self.market.load.posted}
 
         try:
             with anyio.fail_after(_ENDED_WITHIN_S):
                 for batch_id, lines in self.batches.items():
                     await self._until_completed(batch_id, lines)
-                await until(is_at_rest)
-                await until(all_are_final)
-                await until(was_leased_in_turn)
+                await until(all_relays_ended)
+                await until(all_jobs_are_final)
+                await until(a_job_had_two_lessees)
         finally:
             await connection.close()
 
@@ -203,14 +208,14 @@ class Witnesses:
         market, promised = self.market, set(self.market.load.posted)
         config = config_of(market.settings)
         remains = Remains(
-            market.place.world.anvil, market.place.database_url, market.place.world.pins, market.place.book, config
+            market.setup.world.anvil, market.setup.database_url, market.setup.world.pins, market.setup.book, config
         )
-        log = await read_market_log(market.place.world.anvil.rpc_url, market.place.book)
+        log = await read_market_log(market.setup.world.anvil.rpc_url, market.setup.book)
         return [
             *await violations(remains, promised),
             *liveness_violations(log, grace=_RECLAIM_GRACE_S),
             *await self.write_ahead.found(),
-            *await self.streams.missed_events(market.place.database_url),
+            *await self.streams.missed_events(market.setup.database_url),
             *self.streams.timeline.complaints,
             *self.withdrawn,
             *await self.false_answers(),
@@ -218,11 +223,11 @@ class Witnesses:
 
     async def false_answers(self) -> list[str]:
         """Return final responses that the chain does not confirm."""
-        log = await read_market_log(self.market.place.world.anvil.rpc_url, self.market.place.book)
+        log = await read_market_log(self.market.setup.world.anvil.rpc_url, self.market.setup.book)
         settled = {"0x" + event.values["jobId"].hex() for event in log.named("JobSettled")}
         return [
             f"I14: job {job} was answered {status}, and was not settled"
-            for job, status in self.final.items()
+            for job, status in self.final_statuses.items()
             if status == "completed" and job not in settled
         ]
 
@@ -255,12 +260,12 @@ class Witnesses:
         return found
 
     def _party(self, wallet: DevWallet) -> Party:
-        return self.market.place.party(self.market.http, wallet)
+        return self.market.setup.party(self.market.http, wallet)
 
     def _sealed(self, key: PublicKey, client: Party) -> bytes:
         answer_key = PublicKey(client.box_key)
         envelope = Envelope(client.wallet.address, MODEL, {"input": "word"}, answer_key).encode()
-        return seal(key, self.market.place.book.chain_id, client.registry, client.wallet.address, envelope)
+        return seal(key, self.market.setup.book.chain_id, client.registry, client.wallet.address, envelope)
 
 
 class _NotAnswered(Exception):
@@ -269,7 +274,7 @@ class _NotAnswered(Exception):
 
 @asynccontextmanager
 async def at_work(
-    place: Place,
+    setup: MarketSetup,
     folder: Path,
     *,
     coordinators_database_url: str | None = None,
@@ -279,20 +284,20 @@ async def at_work(
 
     Orders must outlast `times` faults.
     """
-    await install_audits(place.database_url)
-    write_ahead = WriteAhead(place.database_url)
+    await install_audits(setup.database_url)
+    write_ahead = WriteAhead(setup.database_url)
     over = anyio.Event()
     async with (
         aclosing(write_ahead),
-        rpc_proxy(place.world.anvil.rpc_url, write_ahead) as proxy,
+        rpc_proxy(setup.world.anvil.rpc_url, write_ahead) as proxy,
         trading(
-            place,
+            setup,
             folder,
             coordinators_database_url=coordinators_database_url,
             coordinator_settings={
                 "RPC_URL": proxy.url,
                 "ESCROW_MODE": "static",
-                "OPERATOR_KEY": place.world.wallets.operator.private_key,
+                "OPERATOR_KEY": setup.world.wallets.operator.private_key,
             },
             orders=_ORDERS * times,
         ) as market,
@@ -315,7 +320,7 @@ async def at_work(
             yield witnesses
             over.set()
         await _settled(market)
-        await witnesses.end()
+        await witnesses.wait_until_all_work_ended()
     assert market.load.unspecified() == []
 
 
@@ -340,9 +345,9 @@ async def posted_again(market: TradingMarket) -> None:
 @asynccontextmanager
 async def _witnessed(market: TradingMarket, write_ahead: WriteAhead) -> AsyncIterator[Witnesses]:
     """Run the witnesses until the block ends."""
-    book, owner = market.place.book, market.place.party(market.http, market.place.world.wallets.with_role("client")[1])
+    book, owner = market.setup.book, market.setup.party(market.http, market.setup.world.wallets.with_role("client")[1])
     await owner.sign_in()
-    async with open_rpc(market.place.world.anvil.rpc_url) as rpc:
+    async with open_rpc(market.setup.world.anvil.rpc_url) as rpc:
         terms = await JobRegistry(rpc, book.job_registry).read_fees()
     submitter = Submitter(owner.wallet, owner.domains, book.chain_id, book.job_registry, terms, owner.box_key)
     witnesses = Witnesses(market, write_ahead, StreamWork(Timeline()), owner, submitter)
@@ -351,7 +356,7 @@ async def _witnessed(market: TradingMarket, write_ahead: WriteAhead) -> AsyncIte
     async with anyio.create_task_group() as tasks:
         for work in (witnesses.open_sessions, witnesses.follow_events, witnesses.read_jobs):
             tasks.start_soon(work)
-        for poller in market.place.world.wallets.with_role("provider")[1:]:
+        for poller in market.setup.world.wallets.with_role("provider")[1:]:
             tasks.start_soon(witnesses.compete_for_leases, poller)
         yield witnesses
         tasks.cancel_scope.cancel()
