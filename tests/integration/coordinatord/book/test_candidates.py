@@ -20,6 +20,8 @@ from tests.integration.coordinatord.book.market_rows import add_jobs, market
 
 NOW = 10_000_000
 SETTLED, FAILED, RECLAIMED, CANCELLED = 1, 3, 4, 2
+INSERT_ASK = "insert into asks (provider_id, model_id, sla, rate_in, rate_out) values ($1, 1, 3600, 10, 10)"
+INSERT_LIVENESS = "insert into liveness (provider_id, model_id, free, seen_at) values ($1, 1, 5, clock_timestamp())"
 Sums = dict[tuple[int, int], tuple[int, int, int, int | None, int | None]]
 
 
@@ -116,8 +118,8 @@ async def test_equal_prices_are_ordered_by_turn_then_reliability(database: Datab
     async with database.connection() as connection:
         await add_jobs(connection, 20, models=1)
         for provider in (1, 2, 3, 4):
-            await connection.execute("insert into asks values ($1, 1, 3600, 10, 10)", provider)
-            await connection.execute("insert into liveness values ($1, 1, 5, clock_timestamp())", provider)
+            await connection.execute(INSERT_ASK, provider)
+            await connection.execute(INSERT_LIVENESS, provider)
         for ordinal in range(10):  # 1 loses half of its claims, 3 settles all, 2 is new, and 4 is new and dearer
             await end(connection, ordinal, 1, SETTLED if ordinal % 2 else FAILED, secs=9)
             await end(connection, 10 + ordinal, 3, SETTLED, secs=7)
@@ -152,12 +154,13 @@ CAPACITY = 8
 
 
 @pytest.fixture
-async def market_of_three(database_url: str) -> AsyncIterator[Database]:
+async def database_with_three_providers(database_url: str) -> AsyncIterator[Database]:
+    """Market with three live, idle providers with equal prices and equal capacity."""
     async with market(database_url, providers=3) as database:
         await database.pool.execute("update providers set requested = $1", CAPACITY)
         for provider in (1, 2, 3):
-            await database.pool.execute("insert into asks values ($1, 1, 3600, 10, 10)", provider)
-            await database.pool.execute("insert into liveness values ($1, 1, 5, clock_timestamp())", provider)
+            await database.pool.execute(INSERT_ASK, provider)
+            await database.pool.execute(INSERT_LIVENESS, provider)
         yield database
 
 
@@ -173,35 +176,37 @@ async def rooms(database: Database, most: int | None) -> list[tuple[int, int]]:
     return [(ask.provider_id, ask.room) for ask in await read_candidates(database, demand, LIVENESS_MS, most)]
 
 
-async def test_equal_prices_rank_by_load(market_of_three: Database) -> None:
-    await load(market_of_three, p1=7, p2=0, p3=3)
-    assert await rooms(market_of_three, 3) == [(2, 8), (3, 5), (1, 1)]
-    await market_of_three.pool.execute("update asks set rate_in = 9 where provider_id = 1")
-    assert await rooms(market_of_three, 3) == [(1, 1), (2, 8), (3, 5)]
+async def test_equal_prices_rank_by_load(database_with_three_providers: Database) -> None:
+    await load(database_with_three_providers, p1=7, p2=0, p3=3)
+    assert await rooms(database_with_three_providers, 3) == [(2, 8), (3, 5), (1, 1)]
+    await database_with_three_providers.pool.execute("update asks set rate_in = 9 where provider_id = 1")
+    assert await rooms(database_with_three_providers, 3) == [(1, 1), (2, 8), (3, 5)]
 
 
-async def test_light_loads_take_turns(market_of_three: Database) -> None:
-    await load(market_of_three, p2=1)
-    await record_pick(market_of_three, 1, 1)
-    assert [provider for provider, _ in await rooms(market_of_three, 3)] == [2, 3, 1]
+async def test_light_loads_take_turns(database_with_three_providers: Database) -> None:
+    await load(database_with_three_providers, p2=1)
+    await record_pick(database_with_three_providers, 1, 1)
+    assert [provider for provider, _ in await rooms(database_with_three_providers, 3)] == [2, 3, 1]
 
 
-async def test_full_provider_is_no_candidate(market_of_three: Database) -> None:
-    await load(market_of_three, p1=8, p2=9)
-    assert await rooms(market_of_three, 3) == [(3, 8)]
+async def test_full_provider_is_no_candidate(database_with_three_providers: Database) -> None:
+    await load(database_with_three_providers, p1=8, p2=9)
+    assert await rooms(database_with_three_providers, 3) == [(3, 8)]
 
 
-async def test_probe_lists_full_providers_last(market_of_three: Database) -> None:
-    await load(market_of_three, p1=8, p3=3)
-    await market_of_three.pool.execute("update asks set rate_in = 1 where provider_id = 1")
-    assert await rooms(market_of_three, None) == [(2, 8), (3, 5), (1, 0)]
+async def test_probe_lists_full_providers_last(database_with_three_providers: Database) -> None:
+    await load(database_with_three_providers, p1=8, p3=3)
+    await database_with_three_providers.pool.execute("update asks set rate_in = 1 where provider_id = 1")
+    assert await rooms(database_with_three_providers, None) == [(2, 8), (3, 5), (1, 0)]
 
 
-async def test_designated_orders_take_up_room(market_of_three: Database) -> None:
-    async with market_of_three.connection() as connection:
+async def test_designated_orders_take_up_room(database_with_three_providers: Database) -> None:
+    async with database_with_three_providers.connection() as connection:
         await add_jobs(connection, 5, models=1)
-    await market_of_three.pool.execute("update jobs set designated = 1 where ordinal < 4")
-    await market_of_three.pool.execute("update jobs set state = 3, ended_because = 5 where ordinal = 0")  # expired
+    await database_with_three_providers.pool.execute("update jobs set designated = 1 where ordinal < 4")
+    await database_with_three_providers.pool.execute(
+        "update jobs set state = 3, ended_because = 5 where ordinal = 0"
+    )  # expired
     # An offer with its post under way, and an offer with its post already in a block.
     offer = (
         "insert into pending_offers (job_id, relay_id, owner, c, model_id, sla_secs, rate_in, rate_out, units_in,"
@@ -209,17 +214,17 @@ async def test_designated_orders_take_up_room(market_of_three: Database) -> None
         " select $1, 1, j.owner, j.c, 1, 3600, 10, 10, 1, 1, 1, j.expires_at, j.c, j.c, 250, 2000, ''"
         " from jobs j where j.ordinal = 1"
     )
-    await market_of_three.pool.execute(offer, b"\x77" * 32)
-    await market_of_three.pool.execute(
-        offer, await market_of_three.pool.fetchval("select job_id from jobs where ordinal = 1")
+    await database_with_three_providers.pool.execute(offer, b"\x77" * 32)
+    await database_with_three_providers.pool.execute(
+        offer, await database_with_three_providers.pool.fetchval("select job_id from jobs where ordinal = 1")
     )
-    assert dict(await rooms(market_of_three, 3)) == {1: CAPACITY - 3 - 1, 2: CAPACITY, 3: CAPACITY}
+    assert dict(await rooms(database_with_three_providers, 3)) == {1: CAPACITY - 3 - 1, 2: CAPACITY, 3: CAPACITY}
 
 
-async def test_plan_fills_only_room(market_of_three: Database) -> None:
-    await load(market_of_three, p1=8, p2=6, p3=8)
+async def test_plan_fills_only_room(database_with_three_providers: Database) -> None:
+    await load(database_with_three_providers, p1=8, p2=6, p3=8)
     model = {"model_id": 1, "lines": 5, "units_in": 5, "units_out": 5}
-    plan = await BatchPlanner(market_of_three, LIVENESS_MS).plan_models(
+    plan = await BatchPlanner(database_with_three_providers, LIVENESS_MS).plan_models(
         read_plan({"completion_window": "1h", "models": [model]})
     )
     assert [(share.provider_id, share.lines) for share in plan.plan[0].allocation] == [("2", "2")]

@@ -173,7 +173,9 @@ async def test_providers_and_allowlist_are_read(stage: Stage) -> None:
     assert one["listed"] is True
     assert (one["reputation"], one["capacity"], one["active_jobs"]) == ("500", "32", "0")
     assert one["evidence"] is None
-    await stage.execute("insert into allowlist values ('\\xab', 1, '{\"name\": \"x\"}'), ('\\xcd', 2, 'not json')")
+    await stage.execute(
+        "insert into allowlist (key, status, entry) values ('\\xab', 1, '{\"name\": \"x\"}'), ('\\xcd', 2, 'not json')"
+    )
     assert (await stage.http.get("/evm/allowlist?limit=5")).json()["entries"] == [
         {"key": "0xab", "status": 1, "entry": {"name": "x"}},
         {"key": "0xcd", "status": 2, "entry": {}},
@@ -182,8 +184,9 @@ async def test_providers_and_allowlist_are_read(stage: Stage) -> None:
 
 async def test_page_is_cut_at_4_mib_and_says_where_to_go_on(stage: Stage) -> None:
     schema = '{"type":"object","description":"' + "x" * 900_000 + '"}'
+    insert = "insert into models (model_id, name, enabled, owned_by, params_schema) values ($1, $2, true, 'me', $3)"
     for model_id in range(100, 107):
-        await stage.execute("insert into models values ($1, $2, true, 'me', $3)", model_id, f"m{model_id}", schema)
+        await stage.execute(insert, model_id, f"m{model_id}", schema)
     names: list[str] = []
     offset, pages = "0", 0
     while True:

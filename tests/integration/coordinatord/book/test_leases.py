@@ -209,6 +209,8 @@ MODELS, PROVIDERS, JOBS, POLLS = 4, 100, 600, 1000
 
 
 class AllPaid:
+    """Fake check of funds that holds back no job."""
+
     async def hold_back_unpaid(self, _: list[JobRow], _at: Snapshot) -> bool:
         return False
 
@@ -283,7 +285,9 @@ async def test_unwanted_orders_do_not_displace_wanted_ones(
 ) -> None:
     async with market(database_url, 2, providers=1, jobs=6) as pool:
         async with pool.connection() as connection:
-            await connection.execute("insert into asks values (1, 1, 3600, 1000000, 2000000)")
+            await connection.execute(
+                "insert into asks (provider_id, model_id, sla, rate_in, rate_out) values (1, 1, 3600, 1000000, 2000000)"
+            )
             # First a job of another window, then two below the ask, then a match, and two bids last.
             await connection.execute("update jobs set designated = 1 where posted_block <= 4")
             await connection.execute("update jobs set sla_secs = 60 where posted_block = 1")

@@ -36,6 +36,7 @@ _STATES: Final = {"Open": 0, "Claimed": 1, "Settled": 2, "Cancelled": 3}
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
+    """Market with 20,000 ended and 300 open jobs."""
     async with market(database_url, models=MODELS, providers=PROVIDERS) as opened:
         async with opened.connection() as connection:
             await add_history(connection, HISTORY, models=MODELS, providers=PROVIDERS)
@@ -131,8 +132,8 @@ async def test_counts_wait_for_the_first_backfill(database: Database) -> None:
             await answer()
 
 
-PAST, WAITING, STRANGERS = 5_000, 400, 2_000
-LISTED = 3
+ENDED_JOBS, OPEN_JOBS, ALL_PROVIDERS = 5_000, 400, 2_000
+LISTED_PROVIDERS = 3
 READ = (
     "select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint"
     " + (select sum(idx_tup_read)::bigint from pg_stat_user_indexes where relname = any($1))"
@@ -141,14 +142,20 @@ READ = (
 
 
 @pytest.fixture
-async def crowded(database_url: str) -> AsyncIterator[Database]:
-    """A database with one connection, so that the connection's own statistics count every row read."""
-    async with market(database_url, 1, providers=STRANGERS) as opened:
+async def database_with_unlisted_providers(database_url: str) -> AsyncIterator[Database]:
+    """Market with 2,000 providers, of which three are listed, and with 5,000 ended and 400 open jobs.
+
+    The pool has one connection, because the statistics of rows read are those of one connection.
+    """
+    async with market(database_url, max_size=1, providers=ALL_PROVIDERS) as opened:
         async with opened.connection() as connection:
-            await connection.execute("update providers set listed = provider_id <= $1", LISTED)
-            await add_history(connection, PAST, models=1, providers=LISTED)
-            await add_jobs(connection, WAITING, models=1, after=PAST)
-            await connection.execute("insert into asks select provider_id, 1, 3600, 5, 6 from providers")
+            await connection.execute("update providers set listed = provider_id <= $1", LISTED_PROVIDERS)
+            await add_history(connection, ENDED_JOBS, models=1, providers=LISTED_PROVIDERS)
+            await add_jobs(connection, OPEN_JOBS, models=1, after=ENDED_JOBS)
+            await connection.execute(
+                "insert into asks (provider_id, model_id, sla, rate_in, rate_out)"
+                " select provider_id, 1, 3600, 5, 6 from providers"
+            )
             await connection.execute("vacuum analyze")
         yield opened
 
@@ -165,7 +172,7 @@ async def rows_read(database: Database, tables: list[str], work: Callable[[], Aw
     return await so_far() - before
 
 
-async def test_poll_reads_no_job_but_those_that_it_leases(crowded: Database) -> None:
+async def test_poll_reads_no_job_but_those_that_it_leases(database_with_unlisted_providers: Database) -> None:
     """The plan is generic for all filter values, so the planner expects few matches."""
 
     async def lease(connection: Connection) -> None:
@@ -173,54 +180,62 @@ async def test_poll_reads_no_job_but_those_that_it_leases(crowded: Database) -> 
         assert len(held) == 4
 
     async def poll() -> None:
-        await crowded.transact(lease)
+        await database_with_unlisted_providers.transact(lease)
 
-    assert 0 < await rows_read(crowded, ["jobs"], poll) < 100
+    assert 0 < await rows_read(database_with_unlisted_providers, ["jobs"], poll) < 100
 
 
-async def test_outlook_reads_few_jobs(crowded: Database) -> None:
-    await crowded.pool.execute(
-        "insert into leases select job_id, 1, 1, clock_timestamp() + interval '1 hour' from jobs where state = 0"
+async def test_outlook_reads_few_jobs(database_with_unlisted_providers: Database) -> None:
+    await database_with_unlisted_providers.pool.execute(
+        "insert into leases (job_id, provider_id, model_id, expires_at)"
+        " select job_id, 1, 1, clock_timestamp() + interval '1 hour' from jobs where state = 0"
         " order by ordinal limit 50"
     )
 
     async def outlook() -> None:
         pollers = [PollKey(provider, 1) for provider in range(1, 65)]
-        async with crowded.connection() as connection:
+        async with database_with_unlisted_providers.connection() as connection:
             for _ in range(8):  # PostgreSQL makes a generic plan after five executions
                 await outlooks_sql.read_outlooks(cast(PreparedConnection, connection), pollers)
 
-    assert 0 < await rows_read(crowded, ["jobs"], outlook) < 8 * 200
+    assert 0 < await rows_read(database_with_unlisted_providers, ["jobs"], outlook) < 8 * 200
 
 
-async def test_quotes_and_lists_of_asks_look_at_listed_providers_alone(crowded: Database) -> None:
-    line = crowded.prepared_connection()
-    await store_polls(line, [SeenPoll(provider, 1, 1) for provider in range(1, STRANGERS + 1)], [0.0] * STRANGERS)
-    await crowded.pool.execute("analyze liveness")
+async def test_quotes_and_lists_of_asks_look_at_listed_providers_alone(
+    database_with_unlisted_providers: Database,
+) -> None:
+    line = database_with_unlisted_providers.prepared_connection()
+    await store_polls(
+        line, [SeenPoll(provider, 1, 1) for provider in range(1, ALL_PROVIDERS + 1)], [0.0] * ALL_PROVIDERS
+    )
+    await database_with_unlisted_providers.pool.execute("analyze liveness")
 
     async def quote() -> None:
-        assert len(await read_candidates(crowded, Demand(1, 3600, 10, 10), 60_000, None)) == LISTED
+        assert (
+            len(await read_candidates(database_with_unlisted_providers, Demand(1, 3600, 10, 10), 60_000, None))
+            == LISTED_PROVIDERS
+        )
 
     async def listed() -> None:
-        assert len((await read_asks(crowded, None, 100, 0))[1]) == LISTED
-        assert len((await read_floors(crowded, None, None, 100, 0))[1]) == 1
+        assert len((await read_asks(database_with_unlisted_providers, None, 100, 0))[1]) == LISTED_PROVIDERS
+        assert len((await read_floors(database_with_unlisted_providers, None, None, 100, 0))[1]) == 1
 
-    assert 0 < await rows_read(crowded, ["asks", "providers", "liveness"], quote) < 100
-    assert 0 < await rows_read(crowded, ["asks", "providers"], listed) < 100
+    assert 0 < await rows_read(database_with_unlisted_providers, ["asks", "providers", "liveness"], quote) < 100
+    assert 0 < await rows_read(database_with_unlisted_providers, ["asks", "providers"], listed) < 100
 
 
-async def test_page_of_providers_passes_over_none(crowded: Database) -> None:
+async def test_page_of_providers_passes_over_none(database_with_unlisted_providers: Database) -> None:
     async def page() -> None:
-        _, rows = await read_providers(crowded, 10, STRANGERS - 5)
-        assert [row.provider_id for row in rows] == list(range(STRANGERS - 4, STRANGERS + 1))
+        _, rows = await read_providers(database_with_unlisted_providers, 10, ALL_PROVIDERS - 5)
+        assert [row.provider_id for row in rows] == list(range(ALL_PROVIDERS - 4, ALL_PROVIDERS + 1))
 
-    assert 0 < await rows_read(crowded, ["providers"], page) < 100
+    assert 0 < await rows_read(database_with_unlisted_providers, ["providers"], page) < 100
 
 
-async def test_ended_waits_of_closed_jobs_are_dropped(crowded: Database) -> None:
+async def test_ended_waits_of_closed_jobs_are_dropped(database_with_unlisted_providers: Database) -> None:
     """Waits of jobs without payment stay while the job is open. The index reports when the job closes. A lease that has
     not ended stays, because a reorg may open its job again."""
-    async with crowded.connection() as connection:
+    async with database_with_unlisted_providers.connection() as connection:
         open_jobs = [row["job_id"] for row in await connection.fetch("select job_id from jobs where state = 0 limit 3")]
         still_open, _, leased = open_jobs
         await leases_sql.hold_back_jobs(connection, open_jobs)
@@ -236,7 +251,8 @@ AT_100 = Snapshot(100, b"h" * 32, 1_000)
 
 
 @pytest.fixture
-async def empty(database_url: str) -> AsyncIterator[Database]:
+async def database_without_jobs(database_url: str) -> AsyncIterator[Database]:
+    """Market with one model, without providers and jobs."""
     async with market(database_url) as opened:
         yield opened
 
@@ -249,26 +265,26 @@ async def keep(database: Database, blocks: dict[int, int]) -> None:
         )
 
 
-async def test_first_block_after_a_time_is_estimated_in_the_future(empty: Database) -> None:
-    pace = BlockPace(empty)
+async def test_first_block_after_a_time_is_estimated_in_the_future(database_without_jobs: Database) -> None:
+    pace = BlockPace(database_without_jobs)
     assert await pace.estimate_block_after(AT_100, 1_035) is None  # no blocks, no pace
-    await keep(empty, {90: 880, 100: 1_000})
-    assert await BlockPace(empty).estimate_block_after(AT_100, 1_035) == 103
-    assert await BlockPace(empty).estimate_block_after(AT_100, 1_036) == 104
-    assert await BlockPace(empty).estimate_block_after(AT_100, 500) == 101
+    await keep(database_without_jobs, {90: 880, 100: 1_000})
+    assert await BlockPace(database_without_jobs).estimate_block_after(AT_100, 1_035) == 103
+    assert await BlockPace(database_without_jobs).estimate_block_after(AT_100, 1_036) == 104
+    assert await BlockPace(database_without_jobs).estimate_block_after(AT_100, 500) == 101
 
 
-async def test_pace_is_read_again_once_it_is_old(empty: Database) -> None:
+async def test_pace_is_read_again_once_it_is_old(database_without_jobs: Database) -> None:
     now = 0.0
-    pace = BlockPace(empty, lambda: now)
-    await keep(empty, {90: 880, 100: 1_000})
+    pace = BlockPace(database_without_jobs, lambda: now)
+    await keep(database_without_jobs, {90: 880, 100: 1_000})
     assert await pace.estimate_block_after(AT_100, 1_035) == 103
-    await keep(empty, {80: 860})
+    await keep(database_without_jobs, {80: 860})
     assert await pace.estimate_block_after(AT_100, 1_035) == 103
     now = 11.0
     assert await pace.estimate_block_after(AT_100, 1_035) == 106
 
 
-async def test_blocks_of_one_second_give_no_estimate(empty: Database) -> None:
-    await keep(empty, {99: 1_000, 100: 1_000})
-    assert await BlockPace(empty).estimate_block_after(AT_100, 1_035) is None
+async def test_blocks_of_one_second_give_no_estimate(database_without_jobs: Database) -> None:
+    await keep(database_without_jobs, {99: 1_000, 100: 1_000})
+    assert await BlockPace(database_without_jobs).estimate_block_after(AT_100, 1_035) is None

@@ -22,6 +22,8 @@ from tests.integration.coordinatord.scene.stage import Stage
 
 PROVIDERS, JOBS, BOOKS = 9, 24, 6
 LIVENESS_MS = 15_000
+INSERT_ASK = "insert into asks (provider_id, model_id, sla, rate_in, rate_out) values ($1, $2, $3, $4, $5)"
+INSERT_PROVIDER_MODEL = "insert into provider_models (provider_id, model_id) values ($1, $2)"
 UNFIT = {"model_disabled", "not_listed", "model_not_allowed", "not_live", "no_ask", "window", "price", "designated"}
 NO_FUNDS_KNOWN = Funds({}, set())
 
@@ -48,10 +50,13 @@ async def deal(connection: Connection, chance: random.Random) -> None:
         )
         for model in (1, 2):
             if chance.random() < 0.7:
-                await connection.execute("insert into provider_models values ($1, $2)", provider, model)
+                await connection.execute(
+                    "insert into provider_models (provider_id, model_id) values ($1, $2)", provider, model
+                )
             if chance.random() < 0.9:
                 await connection.execute(
-                    "insert into liveness values ($1, $2, $3, clock_timestamp() - $4 * interval '1 second')",
+                    "insert into liveness (provider_id, model_id, free, seen_at)"
+                    " values ($1, $2, $3, clock_timestamp() - $4 * interval '1 second')",
                     provider,
                     model,
                     chance.choice([0, 1, 5, 30, 30]),
@@ -60,9 +65,7 @@ async def deal(connection: Connection, chance: random.Random) -> None:
             for window in (60, 3600):
                 if chance.random() < 0.45:
                     rates = (chance.choice([0, 500_000, 1_000_000, 1_500_000]), chance.choice([1_000_000, 3_000_000]))
-                    await connection.execute(
-                        "insert into asks values ($1, $2, $3, $4, $5)", provider, model, window, *rates
-                    )
+                    await connection.execute(INSERT_ASK, provider, model, window, *rates)
     for ordinal in range(JOBS):
         await connection.execute(
             "update jobs set designated = $2, sla_secs = $3, expires_at = $4 where ordinal = $1",
@@ -83,7 +86,9 @@ async def deal(connection: Connection, chance: random.Random) -> None:
 
 
 @attrs.frozen
-class Undone(Exception):
+class RollBack(Exception):
+    """Roll the transaction back, and carry its result to the caller."""
+
     held: set[bytes]
 
 
@@ -96,12 +101,12 @@ async def leased(database: Database, provider: int, model: int) -> set[bytes]:
         )
         demand = (PollKey(provider, model), free or 0, JobFilter())
         _, held = await leases_sql.lease_jobs(connection, *demand, 60_000)
-        raise Undone({job.row.job_id for job in held})
+        raise RollBack({job.row.job_id for job in held})
 
     try:
         await database.transact(body)
-    except Undone as undone:
-        return undone.held
+    except RollBack as roll_back:
+        return roll_back.held
     raise AssertionError
 
 
@@ -160,7 +165,7 @@ async def asks(stage: Stage, *rows: tuple[int, int, int, int]) -> None:
     """Return asks for model 1: provider, window, rates."""
     await stage.execute("delete from asks")
     for provider, window, rate_in, rate_out in rows:
-        await stage.execute("insert into asks values ($1, 1, $2, $3, $4)", provider, window, rate_in, rate_out)
+        await stage.execute(INSERT_ASK, provider, 1, window, rate_in, rate_out)
 
 
 def reasons(told: Body) -> dict[str, list[str]]:
