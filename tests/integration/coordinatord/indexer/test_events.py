@@ -14,7 +14,7 @@ from coordinatord.chain.indexer.events_sql import drop_old_events
 from coordinatord.storage.database.connections import Connection
 from tests.integration.coordinatord.indexer.scene import forget
 from tests.integration.coordinatord.indexer.test_expiry import LAST, POSTED, Market, burst
-from tests.integration.coordinatord.indexer.test_journal import Growing
+from tests.integration.coordinatord.indexer.test_journal import IndexedChain
 from tests.support.fakes.history import GENESIS
 
 Told = tuple[str, int, int | None]  # name of the event, its block, and the block of the event that it takes back
@@ -88,15 +88,15 @@ async def test_folded_events_equal_job_states_after_forks(
 ) -> None:
     """Forks within the journal are reported as events taken back. Deeper forks, and bulk, are reported as a reset."""
     await forget(connection)
-    growing, reader = Growing(connection, journal_blocks, seed), await Reader.from_here(connection)
+    chain, reader = IndexedChain(connection, journal_blocks, seed), await Reader.from_here(connection)
     for depth, growth, seen in [(0, 20, True), *forks]:
-        growing.fork(depth)
-        growing.mine(growth)
+        chain.fork(depth)
+        chain.mine(growth)
         if seen:
-            await growing.catch_up()
+            await chain.catch_up()
             await reader.read()
             assert reader.states() == await states_of(connection)
-    await growing.outgrow(forks)
+    await chain.mine_above(20 + sum(growth for _, growth, _ in forks))
     await reader.read()
     assert reader.states() == await states_of(connection)
     if journal_blocks == 40 and sum(depth + growth for depth, growth, _ in forks) < 20:

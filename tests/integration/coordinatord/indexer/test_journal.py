@@ -70,15 +70,15 @@ async def replayed(connection: Connection, source: NodeSource, journal_blocks: i
     return await index_rows(connection)
 
 
-class Growing:
-    """A chain of random blocks, and an index that follows it one or many blocks at a time."""
+class IndexedChain:
+    """Fake chain with random events, and an index that follows it."""
 
-    def __init__(self, connection: Connection, window: int, seed: int = 0) -> None:
+    def __init__(self, connection: Connection, journal_blocks: int, seed: int = 0) -> None:
         self.chain = FakeChain()
         self.source = NodeSource(self.chain.rpc(), DECODER)
         self.connection = connection
-        self._histories = [History(random.Random(seed))]  # noqa: S311 - histories, not keys
-        self._indexer: IndexFollower = follower(self.source, window)
+        self._histories = [History(random.Random(seed))]  # noqa: S311 - test data, not keys
+        self._indexer: IndexFollower = follower(self.source, journal_blocks)
 
     async def catch_up(self) -> None:
         await self._indexer.catch_up(self.connection)
@@ -89,21 +89,25 @@ class Growing:
             self.chain.mine(*history.block())
             self._histories.append(history)
 
-    async def grow(self, blocks: int, *, at_once: bool) -> None:
+    async def mine_and_index(self, blocks: int, *, in_one_pass: bool) -> None:
+        """Mine blocks. Index them in one pass, or after each block."""
         for n in range(blocks):
             self.mine(1)
-            if not at_once or n == blocks - 1:
+            if not in_one_pass or n == blocks - 1:
                 await self.catch_up()
 
     def fork(self, depth: int) -> None:
+        """Remove the newest `depth` blocks, so that the next blocks form another branch."""
         height = max(0, self.chain.height - depth)
         self.chain.fork(height)
         del self._histories[height + 1 :]
 
-    async def outgrow(self, forks: list[tuple[int, int, bool]]) -> None:
-        """Follow the chain with enough empty blocks. A chain shorter than the journal looks like a node that is
-        behind."""
-        while self.chain.height <= 20 + sum(growth for _, growth, _ in forks):
+    async def mine_above(self, height: int) -> None:
+        """Mine empty blocks until the chain is higher than `height`, and index them.
+
+        The indexer takes a head below its journal for a lagging node, not for a fork.
+        """
+        while self.chain.height <= height:
             self.chain.mine()
         await self.catch_up()
 
@@ -119,19 +123,19 @@ async def test_index_after_any_forks_equals_a_fresh_replay(
 ) -> None:
     """Forks above and below the journal's depth, to longer and shorter chains, some never seen by the index."""
     await forget(connection)
-    growing = Growing(connection, journal_blocks, seed)
+    chain = IndexedChain(connection, journal_blocks, seed)
     for depth, growth, seen in [(0, 20, True), *forks]:
-        growing.fork(depth)
-        growing.mine(growth)
+        chain.fork(depth)
+        chain.mine(growth)
         if seen:
-            await growing.catch_up()
-    await growing.outgrow(forks)
+            await chain.catch_up()
+    await chain.mine_above(20 + sum(growth for _, growth, _ in forks))
     position = await read_position(connection)
     assert position is not None
-    assert position.block_hash.hex() == growing.chain.blocks[-1].header["hash"][2:]
+    assert position.block_hash.hex() == chain.chain.blocks[-1].header["hash"][2:]
     indexed = await index_rows(connection)
-    assert indexed == await replayed(connection, growing.source, journal_blocks=1000)
-    assert indexed == await replayed(connection, growing.source, journal_blocks=0)
+    assert indexed == await replayed(connection, chain.source, journal_blocks=1000)
+    assert indexed == await replayed(connection, chain.source, journal_blocks=0)
 
 
 async def test_what_can_be_undone_is_what_the_triggers_journal(connection: Connection) -> None:
@@ -156,7 +160,7 @@ async def test_what_can_be_undone_is_what_the_triggers_journal(connection: Conne
 async def test_a_first_backfill_leaves_every_index_of_the_tables(connection: Connection) -> None:
     indexes = "select indexdef from pg_indexes where tablename = 'jobs' order by 1"
     before = await connection.fetch(indexes)
-    await Growing(connection, 0, 1).grow(5, at_once=True)
+    await IndexedChain(connection, 0, 1).mine_and_index(5, in_one_pass=True)
     assert await connection.fetch(indexes) == before
     assert len(before) > 1
 
@@ -169,33 +173,33 @@ def undone() -> float:
     return REGISTRY.get_sample_value("coordinatord_index_reorg_depth_blocks_sum") or 0.0
 
 
-@pytest.mark.parametrize("at_once", [False, True], ids=["block by block", "many blocks together"])
-@pytest.mark.parametrize("window", [3, 8])
+@pytest.mark.parametrize("in_one_pass", [False, True], ids=["block by block", "many blocks together"])
+@pytest.mark.parametrize("journal_blocks", [3, 8])
 @pytest.mark.parametrize("beyond", [-1, 0, 1, 3])
 async def test_a_fork_at_the_edge_leaves_the_index_of_a_fresh_replay(
-    connection: Connection, window: int, beyond: int, *, at_once: bool
+    connection: Connection, journal_blocks: int, beyond: int, *, in_one_pass: bool
 ) -> None:
     await forget(connection)
-    growing, before = Growing(connection, window, window), undone()
-    await growing.grow(HEIGHT, at_once=False)
-    growing.fork(window + beyond)
-    await growing.grow(window + beyond + 1, at_once=at_once)
-    assert undone() - before == (HEIGHT if beyond > 0 else window + beyond)  # rebuilt, or undone
+    chain, before = IndexedChain(connection, journal_blocks, journal_blocks), undone()
+    await chain.mine_and_index(HEIGHT, in_one_pass=False)
+    chain.fork(journal_blocks + beyond)
+    await chain.mine_and_index(journal_blocks + beyond + 1, in_one_pass=in_one_pass)
+    assert undone() - before == (HEIGHT if beyond > 0 else journal_blocks + beyond)  # rebuilt, or undone
     indexed = await index_rows(connection)
     assert len(indexed["jobs"]) > 10
-    assert indexed == await replayed(connection, growing.source, journal_blocks=1000)
+    assert indexed == await replayed(connection, chain.source, journal_blocks=1000)
 
 
-@pytest.mark.parametrize("at_once", [False, True], ids=["block by block", "many blocks together"])
-async def test_what_lies_below_the_window_is_kept_no_longer(connection: Connection, *, at_once: bool) -> None:
+@pytest.mark.parametrize("in_one_pass", [False, True], ids=["block by block", "many blocks together"])
+async def test_what_lies_below_the_window_is_kept_no_longer(connection: Connection, *, in_one_pass: bool) -> None:
     await forget(connection)
-    growing, window = Growing(connection, 5, 5), 5
-    await growing.grow(HEIGHT, at_once=False)
+    chain, journal_blocks = IndexedChain(connection, 5, 5), 5
+    await chain.mine_and_index(HEIGHT, in_one_pass=False)
     for _ in range(4):
-        await growing.grow(3, at_once=at_once)
+        await chain.mine_and_index(3, in_one_pass=in_one_pass)
         kept = await connection.fetchrow(
             "select min(number), count(*), (select min(block_number) from undo_journal) from index_blocks"
         )
         assert kept is not None
-        assert (kept[0], kept[1]) == (growing.chain.height - window, window + 1)
+        assert (kept[0], kept[1]) == (chain.chain.height - journal_blocks, journal_blocks + 1)
         assert kept[2] > kept[0]
