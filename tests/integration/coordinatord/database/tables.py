@@ -105,39 +105,43 @@ Parts = Mapping[str, Sequence[Mapping[str, str]]]
 
 @attrs.frozen
 class Statement:
-    """`place` is module and function, as in `book.sql.read_page`. `sql` is missing (None) if some part is unknown."""
+    """SQL statement in the source.
 
-    place: str
-    line: int
+    `function` is the module and function, as in `book.sql.read_page`. `sql` is None if the statement contains a name
+    whose value the test does not know.
+    """
+
+    function: str
     sql: str | None
-    missing: str = ""
 
 
 def statements(parts: Parts) -> Iterator[Statement]:
-    """Return all statements. `parts` maps a place to expressions for names in its statements, one per planned
+    """Return all statements. `parts` maps a function to expressions for names in its statements, one per planned
     variant."""
     for path in sorted((_ROOT / "coordinatord").rglob("*.py")):
         name = ".".join(path.relative_to(_ROOT).with_suffix("").parts)
         found = [pair for pair in _texts(ast.parse(path.read_text(encoding="utf-8")), "") if _may_be_sql(pair[0])]
         scope = vars(importlib.import_module(name)) if found else {}
         for expression, function in found:
-            place = f"{name.removeprefix('coordinatord.')}.{function}".rstrip(".")
-            for given in parts.get(place, [{}]):
-                yield from _filled(expression, scope, place, given)
+            full_name = f"{name.removeprefix('coordinatord.')}.{function}".rstrip(".")
+            for given in parts.get(full_name, [{}]):
+                yield from _filled(expression, scope, full_name, given)
 
 
-def _filled(expression: ast.expr, scope: dict[str, Any], place: str, given: Mapping[str, str]) -> Iterator[Statement]:
+def _filled(
+    expression: ast.expr, scope: dict[str, Any], function: str, given: Mapping[str, str]
+) -> Iterator[Statement]:
     known = dict(scope)
     for name, spelled in given.items():
         known[name] = eval(spelled, known)  # noqa: S307 - the test's own
-    code = compile(ast.fix_missing_locations(ast.Expression(expression)), place, "eval")
+    code = compile(ast.fix_missing_locations(ast.Expression(expression)), function, "eval")
     try:
         text = eval(code, known)  # noqa: S307 - the daemon's source
-    except (NameError, KeyError) as missing:
-        yield Statement(place, expression.lineno, None, str(missing))
+    except (NameError, KeyError):
+        yield Statement(function, None)
         return
     if isinstance(text, str) and _BEGINS.match(text):
-        yield Statement(place, expression.lineno, text)
+        yield Statement(function, text)
 
 
 def _texts(node: ast.AST, function: str) -> Iterator[tuple[ast.expr, str]]:

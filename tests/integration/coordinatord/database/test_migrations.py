@@ -87,11 +87,12 @@ async def test_failed_migration_leaves_the_ones_before_it(connection: Connection
 
 
 async def test_failed_nontransactional_migration_is_repeated(connection: Connection, install: Install) -> None:
-    """A failed `create index concurrently` leaves an invalid index, as a killed process does."""
+    """A failed `create index concurrently` leaves an invalid index. The retry drops it and builds a valid one."""
     install(TABLE, UNIQUE_INDEX)
     with pytest.raises(asyncpg.UniqueViolationError):
         await migrate(connection)
     assert await connection.fetchval(VALID) is False
+    # Remove one of the two equal rows, so that the unique index can be built.
     await connection.execute("delete from t where ctid in (select ctid from t limit 1)")
     assert await migrate(connection) == ["0901_made.sql"]
     assert await connection.fetchval(VALID) is True

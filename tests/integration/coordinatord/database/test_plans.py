@@ -106,10 +106,10 @@ async def connection(database_url: str) -> "AsyncIterator[asyncpg.Connection[asy
 
 
 def test_every_statement_is_planned_or_has_its_reason(planned: list[Statement]) -> None:
-    unknown = {statement.place for statement in planned if statement.sql is None}
+    unknown = {statement.function for statement in planned if statement.sql is None}
     assert unknown <= UNPLANNED.keys()
-    places = {statement.place for statement in planned}
-    assert UNPLANNED.keys() | PARTS.keys() | ALLOWED.keys() <= places, "names a function without statements"
+    functions = {statement.function for statement in planned}
+    assert UNPLANNED.keys() | PARTS.keys() | ALLOWED.keys() <= functions, "names a function without statements"
     assert len(planned) > 250
 
 
@@ -123,12 +123,12 @@ async def test_no_plan_reads_or_sorts_more_than_a_page_of_what_grows(
     keys = await index_keys(connection)
     found: dict[str, list[str]] = {}
     for statement in planned:
-        if statement.place in UNPLANNED or statement.sql is None:
+        if statement.function in UNPLANNED or statement.sql is None:
             continue
         plan = await plan_of(connection, statement.sql)
-        found.setdefault(statement.place, []).extend(faults(plan, keys, under_limit=False))
-    wrong = {place: said for place, said in found.items() if said}
-    assert {place: said for place, said in wrong.items() if place not in ALLOWED} == {}
+        found.setdefault(statement.function, []).extend(faults(plan, keys, under_limit=False))
+    wrong = {function: said for function, said in found.items() if said}
+    assert {function: said for function, said in wrong.items() if function not in ALLOWED} == {}
     assert wrong.keys() == ALLOWED.keys(), "a plan that was allowed for is good by now"
 
 
