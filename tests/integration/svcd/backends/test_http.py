@@ -118,6 +118,15 @@ async def test_submit_with_lost_response_is_repeated_with_its_key() -> None:
     assert server.asked[0].headers["idempotency-key"] == server.asked[1].headers["idempotency-key"]
 
 
+async def is_provider_fault(script: Script, **entries: object) -> bool:
+    """Run a job that fails without a retry. Return True if the failure is the provider's fault."""
+    async with backend(script, **entries) as (http, _):
+        with pytest.raises(WorkFailed) as failed:
+            await http.run(work_on(modality="image"))
+    assert failed.value.reason == "backend_error"
+    return failed.value.backend_fault
+
+
 def polled_at(address: str) -> Script:
     return {SUBMIT: [job("queued", urls={"get": address})]}
 
@@ -145,20 +154,11 @@ SMALL = {"download": True, "max_answer_bytes": 1024}
     ],
 )
 async def test_misconfigured_response_is_the_providers_fault(script: Script, entries: dict[str, object]) -> None:
-    assert await fault_of(script, **entries)
+    assert await is_provider_fault(script, **entries)
 
 
 async def test_a_rejected_job_is_the_clients_fault() -> None:
-    assert not await fault_of({SUBMIT: [job("rejected")]})
-
-
-async def fault_of(script: Script, **entries: object) -> bool:
-    """Return if the error of a job that is not tried again is the provider's fault."""
-    async with backend(script, **entries) as (http, _):
-        with pytest.raises(WorkFailed) as failed:
-            await http.run(work_on(modality="image"))
-    assert failed.value.reason == "backend_error"
-    return failed.value.backend_fault
+    assert not await is_provider_fault({SUBMIT: [job("rejected")]})
 
 
 async def test_job_given_up_at_the_deadline_is_cancelled() -> None:
