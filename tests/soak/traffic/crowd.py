@@ -19,7 +19,7 @@ from tests.soak.traffic.buyer import Buyer
 from tests.soak.traffic.hooks import HookWork, Receiver, add_hooks
 from tests.soak.traffic.hostile import Hostile
 from tests.soak.traffic.operator import Operator
-from tests.soak.traffic.readers import Idler, Reader
+from tests.soak.traffic.readers import NonDeliveringProvider, Reader
 from tests.soak.traffic.streams import StreamWork, TabWork
 from tests.soak.traffic.work import Work, outcome_of
 from tests.soak.useful import USEFUL
@@ -141,9 +141,8 @@ class Crowd:
         for attack, pause in self._attacks():
             yield Client(attack.name, attack.strike, pause)
         for n, wallet in enumerate(ground.strangers):
-            yield Client(
-                "idle provider", Idler(ground, timeline, wallet, self._random(f"idle/{n}")).poll, _LONG_PAUSE_S
-            )
+            provider = NonDeliveringProvider(ground, timeline, wallet, self._random(f"idle/{n}"))
+            yield Client("idle provider", provider.poll, _LONG_PAUSE_S)
 
     def _attacks(self) -> "Iterator[tuple[Attack, float]]":
         """Return strangers who make others pay for gas, storage or memory."""

@@ -50,48 +50,56 @@ class Reader:
 
 
 _CLAIM_SHARE: Final = 0.5  # of the polls that returned jobs
-_ONE_BUYER_SHARE: Final = 0.5  # of the polls
+_SINGLE_OWNER_SHARE: Final = 0.5  # of the polls
 _MODEL: Final = 1
 
 
 @attrs.define
-class Idler:
+class NonDeliveringProvider:
+    """Registered provider without a daemon. Polls for jobs and claims some, but never settles them."""
+
     ground: Ground
     timeline: Timeline
     wallet: DevWallet
     random: Random
     _token: str = ""
-    _turns: "count[int]" = attrs.field(factory=count)
+    _polls: "count[int]" = attrs.field(factory=count)
 
     async def poll(self, _n: int) -> str:
+        """Poll once, and sometimes claim a job. Return the outcome for the run's counts."""
         urls = self.ground.base_urls
-        async with plain_http(urls[next(self._turns) % len(urls)], timeout=90) as http:
+        async with plain_http(urls[next(self._polls) % len(urls)], timeout=90) as http:
             party = self._party(http)
-            if not self._token:
-                answer = await http.get("/auth/nonce", params={"address": party.address})
-                if answer.status_code == 200:
-                    answer = await http.post(
-                        "/auth/session", json=party.answer_to(answer.json()["nonce"], role="provider")
-                    )
-                if answer.status_code != 200:
-                    return f"sign in {counted(answer, self.timeline, {200})}"
-                self._token = party.token = answer.json()["token"]
+            if not self._token and (failure := await self._sign_in(party, http)) is not None:
+                return failure
             query: dict[str, str | int] = {
                 "state": "Open",
                 "model": _MODEL,
                 "free": self.random.randint(1, 3),
                 "limit": 10,
             }
-            if self.random.random() < _ONE_BUYER_SHARE:  # with short windows; the oldest jobs are from batches
+            if self.random.random() < _SINGLE_OWNER_SHARE:
+                # Without this filter the oldest jobs are returned, and those are jobs of batches with windows of an
+                # hour.
                 query["owner"] = self.ground.wallets.with_role("client")[0].address
             polled = await http.get("/evm/jobs", params=query, headers=party.authorization)
             jobs: list[dict[str, Any]] = polled.json()["jobs"] if polled.status_code == 200 else []
-            # With an hour's window, the job would outlast the run.
-            short = [job["job_id"] for job in jobs if int(job["sla_secs"]) == SLA_SECONDS]
-            if not short or self.random.random() > _CLAIM_SHARE:
+            # Claim only jobs with short windows. Others would still be claimed when the run ends.
+            short_window_jobs = [job["job_id"] for job in jobs if int(job["sla_secs"]) == SLA_SECONDS]
+            if not short_window_jobs or self.random.random() > _CLAIM_SHARE:
                 return f"{counted(polled, self.timeline, {200})} {'held' if jobs else 'nothing'}"
-            claimed = await party.run(party.claim(short[0]))
+            claimed = await party.run(party.claim(short_window_jobs[0]))
             return f"claim {counted(claimed, self.timeline, {201, 409, 504})}"
+
+    async def _sign_in(self, party: Party, http: httpx.AsyncClient) -> str | None:
+        """Open a session. Return the outcome if this fails."""
+        answer = await http.get("/auth/nonce", params={"address": party.address})
+        if answer.status_code == 200:
+            answer = await http.post("/auth/session", json=party.answer_to(answer.json()["nonce"], role="provider"))
+        if answer.status_code != 200:
+            return f"sign in {counted(answer, self.timeline, {200})}"
+        self._token = party.token = answer.json()["token"]
+        return None
 
     def _party(self, http: httpx.AsyncClient) -> Party:
         book = self.ground.book
