@@ -27,6 +27,7 @@ Sums = dict[tuple[int, int], tuple[int, int, int, int | None, int | None]]
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
+    """Market with two models and four providers, at the time `NOW`."""
     async with market(database_url, models=2, providers=4) as database:
         await database.pool.execute("update index_position set block_time = $1", NOW)
         yield database

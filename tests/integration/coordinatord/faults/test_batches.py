@@ -36,6 +36,7 @@ async def idle_stage(world: World, database_url: str) -> AsyncIterator[Stage]:
 
 @pytest.fixture
 async def batching(world: World, idle_stage: Stage) -> Batching:
+    """Sign a client in at the idle coordinator, to create batches."""
     wallet = world.wallets.with_role("client")[0]
     registry = idle_stage.ground.config.addresses.job_registry
     owner = Party(wallet_of(wallet), idle_stage.ground.domains, registry, idle_stage.http, wallet.box_key)

@@ -106,6 +106,7 @@ def tiny_disk() -> Iterator[Path]:
 
 @pytest.fixture
 def url_on_tiny_disk(services: Services, postgres: Postgres, tiny_disk: Path) -> Iterator[str]:
+    """Create a database in a tablespace on the tiny disk. Yield its URL."""
     folder = tiny_disk / "tablespace"
     folder.mkdir()
     if postgres.account is not None:

@@ -106,9 +106,8 @@ async def test_escrow_key_rotation_opens_with_both_keys(start_deployment: StartD
         current = client.container(b"sealed to the new", PublicKey(bytes.fromhex(announced)))
         other = await claimed(client, provider, current)
         for name, container in ((job, former), (other, current)):
-            assert opened(await released(deployment.http, provider, name, container), container).startswith(
-                b"sealed to"
-            )
+            release = await released(deployment.http, provider, name, container)
+            assert opened(release, container).startswith(b"sealed to")
         shown = await deployment.follow(end)
         assert shown.count("escrow, ") == 1
         assert deployment.credential("operator_key") not in ("", OPERATOR)
@@ -140,10 +139,8 @@ async def test_pin_store_key_rotation_keeps_uploads_working(
             await deployment.follow(look)
             assert deployment.credential("pin_store_key.former") == "OLD"
             await deployment.follow(way_back(PAGE, "The pin store's key"))
-            assert [deployment.credential(name) for name in ("pin_store_key", "pin_store_secret")] == [
-                "OLD",
-                old["OLD"],
-            ]
+            restored = [deployment.credential(name) for name in ("pin_store_key", "pin_store_secret")]
+            assert restored == ["OLD", old["OLD"]]
             await deployment.buy()
             await deployment.follow(change)
             await deployment.follow(end)

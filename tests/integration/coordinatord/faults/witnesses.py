@@ -121,10 +121,8 @@ class Witnesses:
         """Read every job until it has a final status, and the last ones for longer."""
         while True:
             posted = ["0x" + job.hex() for job in tuple(self.market.load.posted)]
-            for job in [
-                *(job for job in posted if job not in self.final_statuses),
-                *tuple(self.final_statuses)[-_KEPT:],
-            ]:
+            pending = [job for job in posted if job not in self.final_statuses]
+            for job in [*pending, *tuple(self.final_statuses)[-_KEPT:]]:
                 with suppress(_NotAnswered):
                     self._take(await self._read(f"/v1/jobs/{job}/progress"))
             await anyio.sleep(_PAUSE_S)

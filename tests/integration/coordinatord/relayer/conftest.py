@@ -34,6 +34,7 @@ def anvil(services: Services, anvil: Anvil, write_ahead: WriteAhead) -> Iterator
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
+    """Pool of two connections to an empty database."""
     async with open_database(database_url, max_size=2) as opened:
         yield opened
 
@@ -48,5 +49,6 @@ async def connection(database: Database) -> AsyncIterator[Connection]:
 
 @pytest.fixture
 def scene(world: World, database_url: str, wallets: DevWallets) -> Scene:
+    """Open market, and the first wallets of its relayer, clients and providers."""
     parties = [signer(wallets.with_role(role)[0]) for role in ("relayer", "client", "provider")]
     return Scene(world, database_url, Ops.of(world.market), *parties)

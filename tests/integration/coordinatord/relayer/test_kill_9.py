@@ -51,11 +51,13 @@ class WaitingPost:
 
 @pytest.fixture
 def key(wallets: DevWallets) -> str:
+    """Return the private key of the relayer."""
     return wallets.with_role("relayer")[0].private_key
 
 
 @pytest.fixture
 async def waiting_post(scene: Scene, key: str) -> AsyncIterator[WaitingPost]:
+    """Queue a post without a relayer, on a node that mines only on request."""
     outcomes: list[object] = []
     async with (
         mining_by_hand(scene.anvil),

@@ -115,14 +115,9 @@ def test_conclusive_error_gives_bytes_up_immediately(outcome: SendResult) -> Non
 def test_size_refusal_shrinks_transactions_for_a_while() -> None:
     relayer_account = account(tx(1), tx(2))
     note(relayer_account, 0.0, tx1=SendResult.TOO_MUCH_GAS, tx2=SendResult.OVERSIZED)
-    assert (relayer_account.tx_limits.limits_at(1.0).gas, relayer_account.tx_limits.limits_at(1.0).bytes) == (
-        4_000_000,
-        50_000,
-    )
-    assert (relayer_account.tx_limits.limits_at(601.0).gas, relayer_account.tx_limits.limits_at(601.0).bytes) == (
-        TX_GAS_CAP,
-        MAX_TX_BYTES,
-    )
+    lowered, restored = relayer_account.tx_limits.limits_at(1.0), relayer_account.tx_limits.limits_at(601.0)
+    assert (lowered.gas, lowered.bytes) == (4_000_000, 50_000)
+    assert (restored.gas, restored.bytes) == (TX_GAS_CAP, MAX_TX_BYTES)
 
 
 @pytest.mark.parametrize(
@@ -186,9 +181,8 @@ def test_accepted_self_transfer_keeps_the_refusal() -> None:
     one = tx(1)
     relayer_account = account(one)
     note(relayer_account, 0.0, tx1=SendResult.TOO_MUCH_GAS)
-    relayer_account.pending_txs.replace(
-        one, SignedVersion(b"\x09" * 32, b"", max_fee=12, max_tip=2, is_self_transfer=True)
-    )
+    self_transfer = SignedVersion(b"\x09" * 32, b"", max_fee=12, max_tip=2, is_self_transfer=True)
+    relayer_account.pending_txs.replace(one, self_transfer)
     note(relayer_account, 1.0, tx1=SendResult.ACCEPTED)
     assert (one.is_unsent, one.refusal_code) == (False, "rpc_internal")
 
