@@ -17,7 +17,7 @@ CLIENTS, JOBS_EACH = 6, 5
 @pytest.mark.long
 async def test_follower_takes_over_within_10_s_under_load(setup: MarketSetup) -> None:
     # The leader is ready, so its index runs and it holds the role.
-    async with setup.running_coordinator() as (leader, _), setup.serving() as (other, http):
+    async with setup.running_coordinator() as (leader, _), setup.running_coordinator() as (other, http):
         bodies = await submissions(setup.party(http), CLIENTS * JOBS_EACH)
         load = Load([leader.base_url, other.base_url])
         async with anyio.create_task_group() as clients:
