@@ -3,6 +3,7 @@
 import fcntl
 import os
 import re
+import signal
 import struct
 import subprocess
 import termios
@@ -10,10 +11,14 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
 
 import attrs
 
 HEIGHT = 40
+_INTERRUPTS: Final = 3
+_INTERRUPT_S: Final = 20.0
 _MOVE = re.compile(r"\x1b\[[0-9;]*H")  # starts a redraw of the full screen
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78])")
 
@@ -93,6 +98,15 @@ class PseudoTerminal:
             assert self.process.poll() is None, f"it ended: {self.shown}"
             assert time.monotonic() < deadline, f"it only wrote: {self.shown}"
             time.sleep(0.02)
+
+    def interrupt(self) -> Shown:
+        """Send SIGINT until the program ends, as Python does not notice one between a prompt and the read."""
+        for _ in range(_INTERRUPTS):
+            self.process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(_INTERRUPT_S)
+                break
+        return self.end()
 
     def end(self, seconds: float = 60) -> Shown:
         """Wait for the program to exit."""
