@@ -28,8 +28,9 @@ from tests.soak.verdict import Remains, Window, come_to_rest, judged, keep_unend
 
 _STATUS_EVERY_S: Final = 60.0
 # A longer chain is checked in windows, each from the start of the round before. Jobs, batches and files live for less
-# than a round, and no reorganisation is as deep.
-_MAX_WHOLE_BLOCKS: Final = 3_600
+# than a round, and no reorganisation is as deep. Content of jobs without a result is kept for an hour, so a whole chain
+# must be younger when its round ends.
+_MAX_WHOLE_BLOCKS: Final = 1_800
 _MAX_LOOKS: Final = 64
 _MAX_MOMENTS: Final = 1_000  # more than in the three days for which ended relays are kept
 
