@@ -35,9 +35,9 @@ async def reorganised_beyond_the_journal(ground: Ground, random: Random, _second
 async def _reorganised(ground: Ground, depth: int) -> None:
     filled = {relayer: await _balance(ground, relayer) for relayer in _relayers(ground)}
     await ground.anvil.mine_every(0)  # anvil would lose blocks if it mined one meanwhile
-    await ground.anvil.call("evm_mine")  # returns after a block that was being mined
-    first = int(await ground.anvil.call("eth_blockNumber"), 16) - depth + 1
     try:
+        await ground.anvil.call("evm_mine")  # returns after a block that was being mined
+        first = int(await ground.anvil.call("eth_blockNumber"), 16) - depth + 1
         await ground.anvil.call("anvil_reorg", depth, [])
         # anvil also sets back the chain's clock, by minutes for a deep reorg.
         newest = await ground.anvil.call("eth_getBlockByNumber", "latest", False)

@@ -51,6 +51,23 @@ async def test_jobs_are_settled_and_shutdown_withdraws_asks(scene: Scene) -> Non
 
 
 @pytest.mark.long
+async def test_job_is_settled_within_two_blocks_of_its_order(scene: Scene) -> None:
+    anvil = scene.world.anvil
+    with scene.daemon():
+        await scene.ended(await scene.post())  # the daemon is ready, and waits for jobs
+        await anvil.mine_every(3)  # longer than a busy machine needs for a job
+        try:
+            ordered_at = int(await anvil.call("eth_blockNumber"), 16)
+            row = await scene.ended(await scene.post())
+            settled_at = int(await anvil.call("eth_blockNumber"), 16)
+        finally:
+            await anvil.mine_every(0)
+            await anvil.call("evm_setAutomine", True)
+    assert row["status"] == "completed", scene.log
+    assert settled_at - ordered_at <= 2
+
+
+@pytest.mark.long
 async def test_second_signal_exits_at_once_and_restart_resumes(scene: Scene) -> None:
     (scene.directory / "hang").touch()
     with scene.daemon() as process:
