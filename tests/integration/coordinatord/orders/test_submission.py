@@ -3,6 +3,7 @@
 import time
 from math import ceil
 
+import anyio
 import httpx
 import pytest
 
@@ -11,6 +12,7 @@ from common.container import commitment_of
 from common.scalars import base64_of
 from coordinatord.storage.pins.store import PART_BYTES
 from devnet.catalogue import SLA_WINDOWS_S
+from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.running import BOOK
 from tests.integration.coordinatord.scene import relay_ends
 from tests.integration.coordinatord.scene.faults import method, node_error, status, unreachable, view
@@ -18,6 +20,7 @@ from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.shows import shows, shows_relay_ends
 from tests.integration.coordinatord.scene.specification import CONTRACT_ERROR, MALFORMED
 from tests.integration.coordinatord.scene.stage import Stage, until
+from tests.integration.coordinatord.scene.unmined import until_true
 
 
 @shows("POST /v1/jobs", 201)
@@ -69,6 +72,24 @@ async def test_relay_that_was_given_up_is_retryable(
     assert await stage.stored(f"containers/{body['job_id'][2:]}")  # for the retry
     monkeypatch.undo()
     assert (await stage.http.post("/v1/jobs", json=body)).status_code == 201
+
+
+async def test_same_submission_sent_at_once_shares_one_relay(client: Party, stage: Stage) -> None:
+    body = await client.paid()
+    answers: list[httpx.Response] = []
+
+    async def send() -> None:
+        answers.append(await stage.http.post("/v1/jobs", json=body))
+
+    async with mining_by_hand(stage.world.anvil), anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(send)
+        await until_true(lambda: stage.fetchval("select count(*) > 0 from relays where state = 'signed'"))
+        await stage.world.anvil.call("evm_mine")
+    hashes = {answer.json()["tx_hash"] for answer in answers if answer.status_code == 201}
+    assert {answer.status_code for answer in answers} <= {201, 409}  # later requests find the job posted
+    assert len(hashes) == 1
+    assert await stage.fetchval("select count(*) from relays where state = 'mined'") == 1
 
 
 async def test_post_without_a_receipt_is_504_and_is_joined_by_the_next(
