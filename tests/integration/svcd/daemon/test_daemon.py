@@ -61,8 +61,9 @@ async def test_job_is_settled_within_two_blocks_of_its_order(scene: Scene) -> No
             row = await scene.ended(await scene.post())
             settled_at = int(await anvil.call("eth_blockNumber"), 16)
         finally:
-            await anvil.mine_every(0)
-            await anvil.call("evm_setAutomine", True)
+            with anyio.CancelScope(shield=True):  # other tests share the chain
+                await anvil.mine_every(0)
+                await anvil.call("evm_setAutomine", True)
     assert row["status"] == "completed", scene.log
     assert settled_at - ordered_at <= 2
 
