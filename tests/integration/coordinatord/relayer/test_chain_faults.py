@@ -19,7 +19,7 @@ from tests.support.invariants.relays import relay_violations
 
 SLA = 60
 CLAIMED, SETTLED, CANCELLED = 1, 2, 3
-JOB_STATE = "select state from jobs where job_id = $1"
+JOB_HAS_STATE = "select state = $2 from jobs where job_id = $1"
 
 
 @pytest.mark.parametrize("later_blocks", [0, PAST_STATE_COUNT + 1], ids=["in time", "state pruned"])
@@ -176,7 +176,7 @@ async def test_claim_and_cancel_in_one_block_end_with_the_first(scene: Scene, cl
         refused = outcomes[second.dedupe]
         assert isinstance(refused, RefusedByChain)
         assert refused.name == ("NotCancellable" if claim_first else "NotOpen")
-        assert await stage.fetchval(JOB_STATE, job) == (CLAIMED if claim_first else CANCELLED)
+        await stage.until(JOB_HAS_STATE, job, CLAIMED if claim_first else CANCELLED)
 
 
 @pytest.mark.parametrize("late", [0, 1], ids=["in the last second", "a second too late"])
@@ -204,4 +204,4 @@ async def test_settle_and_reclaim_in_one_block_end_the_job_once(scene: Scene, la
             assert refused.name in ("SlaExpired", "NotClaimed")  # depends on their order
         else:
             assert isinstance(outcomes[settle.dedupe], RelayMined)
-        assert await stage.fetchval(JOB_STATE, job) == (CANCELLED if late else SETTLED)
+        await stage.until(JOB_HAS_STATE, job, CANCELLED if late else SETTLED)
