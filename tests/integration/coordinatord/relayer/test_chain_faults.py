@@ -183,6 +183,7 @@ async def test_claim_and_cancel_in_one_block_end_with_the_first(scene: Scene, cl
 async def test_settle_and_reclaim_in_one_block_end_the_job_once(scene: Scene, late: int) -> None:
     async with indexed_job(scene) as (stage, job):
         assert isinstance(await stage.relaying.relay(scene.claim(job)), RelayMined)
+        await stage.until(JOB_HAS_STATE, job, CLAIMED)
         claimed_at = await stage.fetchval("select claimed_at from jobs where job_id = $1", job)
         assert isinstance(claimed_at, int)
         settle = scene.settle(job)
